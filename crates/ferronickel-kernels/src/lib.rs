@@ -1,0 +1,2 @@
+//! Kernels.
+#![no_std]
