@@ -43,7 +43,8 @@ pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(
     // whole packs, so that shares that begin within a slot stay aligned
     let slot = a.slot_bytes / 16 * 16 / size_of::<E>();
     let mut begin = 0;
-    while begin < a.count {
+    // at least once: an empty call still meets its neighbours, who may have made another one
+    loop {
         let piece = (a.count - begin).min(slot * ranks);
         let (send, receive) = (a.send.wrapping_add(begin), a.receive.wrapping_add(begin));
         // the share of the rank `back` places behind us
@@ -74,6 +75,8 @@ pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(
             wire.receive(receive.wrapping_add(from), n)?;
         }
         begin += piece;
+        if begin >= a.count {
+            return Ok(());
+        }
     }
-    Ok(())
 }

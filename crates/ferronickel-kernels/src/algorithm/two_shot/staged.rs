@@ -134,7 +134,8 @@ pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(block: B, op: R, a:
     let slot = a.slot_bytes / 16 * 16 / size_of::<E>();
     let mut step = a.step;
     let mut begin = 0;
-    while begin < a.count {
+    // at least once: an empty call still meets its peers, who may have made another one
+    loop {
         let piece = (a.count - begin).min(slot * a.ranks as usize);
         step += 1;
         // SAFETY: the piece lies within the caller's ranges, and its shares fit a slot
@@ -144,8 +145,10 @@ pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(block: B, op: R, a:
             collect(block, &a, begin, piece, step)?;
         }
         begin += piece;
+        if begin >= a.count {
+            return Ok(step);
+        }
     }
-    Ok(step)
 }
 
 /// Pushes this rank's elements to the owners of their shares.
