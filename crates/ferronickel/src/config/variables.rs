@@ -1,0 +1,158 @@
+//! The table of variables: each one is declared here, once, and nowhere else.
+//!
+//! A declaration gives its name, what values it takes, its default and its meaning. Everything else is derived from it:
+//! reading, checking, the lines of the log, the suggestions after a slip, and the list that `ferronickel env` prints.
+
+use std::fmt;
+
+use super::value::{self, Value};
+
+/// One environment variable that ferronickel reads.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Variable {
+    /// The name, as it stands in the environment; names are case-sensitive.
+    pub name: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// The value in force when nobody sets it; empty where there is none.
+    pub default: &'static str,
+    /// What it does, in one sentence.
+    pub meaning: &'static str,
+}
+
+impl Variable {
+    /// The default as a value, and as the fallback for a value that cannot be used.
+    pub(super) fn default_value(&self) -> Value {
+        // A test parses every default in the table, so `Unset` stands in only for a table that fails that test.
+        value::parse(self.kind, self.default).unwrap_or(Value::Unset)
+    }
+
+    /// The default as a message shows it.
+    pub(super) fn shown_default(&self) -> &'static str {
+        if self.default.is_empty() { "none" } else { self.default }
+    }
+}
+
+/// What values a variable takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// 0 is no, any other integer is yes.
+    Flag,
+    /// An integer within bounds, both included.
+    Integer {
+        /// The lowest value accepted.
+        lowest: i64,
+        /// The highest value accepted.
+        highest: i64,
+    },
+    /// A comma-separated list of these words in any case; a leading `^` means all but the words listed.
+    List(&'static [&'static str]),
+    /// One of these words, in any case.
+    OneOf(&'static [&'static str]),
+    /// Text in which being empty has a meaning of its own.
+    Template,
+    /// Any text; empty counts as unset.
+    Text,
+}
+
+/// What would be right, as a noun phrase: "0 or 1", "an integer from 1 to 64".
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Flag => f.write_str("0 or 1"),
+            Self::Integer { lowest, highest } => write!(f, "an integer from {lowest} to {highest}"),
+            Self::List(words) => write!(f, "a comma-separated list of {}, or ^ and such a list", words.join(", ")),
+            Self::OneOf(words) => write!(f, "one of {}", words.join(", ")),
+            Self::Template | Self::Text => f.write_str("text"),
+        }
+    }
+}
+
+/// The words of `NCCL_DEBUG`, from the quietest to the loudest.
+pub const LEVEL_NAMES: &[&str] = &["NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE"];
+
+/// The words of `NCCL_DEBUG_SUBSYS`.
+pub const SUBSYSTEM_NAMES: &[&str] = &[
+    "INIT",
+    "COLL",
+    "P2P",
+    "SHM",
+    "NET",
+    "GRAPH",
+    "TUNING",
+    "ENV",
+    "ALLOC",
+    "CALL",
+    "PROXY",
+    "NVLS",
+    "BOOTSTRAP",
+    "REG",
+    "PROFILE",
+    "RAS",
+    "DESTROY",
+    "ALLOC_HOST",
+    "ALL",
+];
+
+/// The words of `NCCL_DEBUG_TIMESTAMP_LEVELS`.
+pub const TIMESTAMP_LEVEL_NAMES: &[&str] = &["NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "ALL"];
+
+/// The variable of this exact name, if ferronickel reads it.
+pub fn by_name(name: &str) -> Option<&'static Variable> {
+    VARIABLES.iter().copied().find(|variable| variable.name == name)
+}
+
+/// Makes one `static` per declaration and the table of them all, so that adding a variable is one line.
+macro_rules! variables {
+    ($($constant:ident = $name:literal, $kind:expr, $default:literal, $meaning:literal;)+) => {
+        $(
+            #[doc = concat!("`", $name, "`: ", $meaning)]
+            pub static $constant: Variable =
+                Variable { name: $name, kind: $kind, default: $default, meaning: $meaning };
+        )+
+
+        /// Every variable that ferronickel reads, in the order in which lists show them.
+        pub static VARIABLES: &[&Variable] = &[$(&$constant),+];
+    };
+}
+
+variables! {
+    DEBUG = "NCCL_DEBUG", Kind::OneOf(LEVEL_NAMES), "NONE",
+        "How much the log says.";
+    DEBUG_SUBSYS = "NCCL_DEBUG_SUBSYS", Kind::List(SUBSYSTEM_NAMES), "INIT,BOOTSTRAP,ENV",
+        "The subsystems whose INFO lines the log shows.";
+    DEBUG_FILE = "NCCL_DEBUG_FILE", Kind::Text, "",
+        "The file that the log goes to instead of the standard output: %h is the host, %p the process, %% a percent sign.";
+    DEBUG_TIMESTAMP_LEVELS = "NCCL_DEBUG_TIMESTAMP_LEVELS", Kind::List(TIMESTAMP_LEVEL_NAMES), "WARN",
+        "The levels whose lines begin with a timestamp.";
+    DEBUG_TIMESTAMP_FORMAT = "NCCL_DEBUG_TIMESTAMP_FORMAT", Kind::Template, "[%F %T] ",
+        "The timestamp, as strftime writes it; %1f to %9f are fractions of a second, _ is a space, empty is no timestamp.";
+    WARN_ENABLE_DEBUG_INFO = "NCCL_WARN_ENABLE_DEBUG_INFO", Kind::Flag, "0",
+        "Whether the first WARN line raises the level of the log to INFO.";
+    CONF_FILE = "NCCL_CONF_FILE", Kind::Text, "",
+        "The file of settings read instead of ~/.nccl.conf; read from the environment only.";
+    SET_THREAD_NAME = "NCCL_SET_THREAD_NAME", Kind::Flag, "0",
+        "Whether helper threads get names.";
+    HOSTID = "NCCL_HOSTID", Kind::Text, "",
+        "The identity of this host, where the name of the host does not tell hosts apart.";
+    P2P_DISABLE = "NCCL_P2P_DISABLE", Kind::Flag, "0",
+        "Whether the P2P transport is off.";
+    SHM_DISABLE = "NCCL_SHM_DISABLE", Kind::Flag, "0",
+        "Whether the SHM transport is off.";
+    ALGO = "NCCL_ALGO", Kind::Text, "",
+        "The algorithms allowed: [function:]list, entries separated by ;, ^ excludes.";
+    PROTO = "NCCL_PROTO", Kind::Text, "",
+        "The protocols allowed: [function:]list of LL, LL128 and Simple, entries separated by ;, ^ excludes.";
+    MIN_NCHANNELS = "NCCL_MIN_NCHANNELS", Kind::Integer { lowest: -2, highest: 64 }, "-2",
+        "The fewest channels to use; -2 leaves the choice to ferronickel.";
+    MAX_NCHANNELS = "NCCL_MAX_NCHANNELS", Kind::Integer { lowest: -2, highest: 64 }, "-2",
+        "The most channels to use; -2 leaves the choice to ferronickel.";
+    BUFFSIZE = "NCCL_BUFFSIZE", Kind::Integer { lowest: 4096, highest: 1 << 30 }, "1048576",
+        "The size in bytes of the buffer of a connection under the Simple protocol.";
+    ANNOUNCE = "FERRONICKEL_ANNOUNCE", Kind::Flag, "1",
+        "Whether one line tells, even when the log is off, that a slower road was taken than the hardware allows.";
+    INIT_TIMEOUT = "FERRONICKEL_INIT_TIMEOUT", Kind::Integer { lowest: 1, highest: 31_536_000 }, "60",
+        "How many seconds a communicator waits for its ranks to come together.";
+}
