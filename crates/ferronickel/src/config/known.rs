@@ -252,16 +252,16 @@ pub static NCCL_VARIABLES: &[&str] = &[
     "NCCL_WORK_FIFO_BYTES",
 ];
 
-/// Names that begin like a variable's and belong to build scripts and container images, not to the library.
+/// Names that begin like a variable's and belong to build scripts and container images, not to the library; sorted.
 pub static BUILD_VARIABLES: &[&str] = &[
     "NCCL_DIR",
     "NCCL_HOME",
     "NCCL_INCLUDE_DIR",
     "NCCL_INCLUDE_DIRS",
     "NCCL_INSTALL_PATH",
-    "NCCL_LIB_DIR",
     "NCCL_LIBRARIES",
     "NCCL_LIBRARY",
+    "NCCL_LIB_DIR",
     "NCCL_PATH",
     "NCCL_ROOT",
     "NCCL_ROOT_DIR",

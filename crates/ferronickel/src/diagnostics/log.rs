@@ -103,7 +103,7 @@ pub fn log_settings(config: &Config) {
         }
     }
     for warning in config.warnings() {
-        announce_from("config.rs", line!(), "log_settings", warning);
+        announce_from(file!(), line!(), "log_settings", warning);
     }
 }
 

@@ -185,3 +185,60 @@ fn wait_writable(fd: BorrowedFd<'_>, deadline: Instant) -> bool {
     // An interrupted wait is tried again by the write that follows.
     !matches!(rustix::event::poll(&mut poll, Some(&timeout)), Ok(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    use super::*;
+
+    /// A sink into a pipe that does not block, and the pipe's other end.
+    fn pipe() -> (Sink, File) {
+        let mut ends = [0; 2];
+        // SAFETY: the array takes two descriptors, and each gets one owner.
+        let (read, write) = unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC), 0);
+            (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+        };
+        (Sink::new(Target::File { file: write.into(), path: "pipe".to_owned() }), read.into())
+    }
+
+    fn drained(mut pipe: &File) -> String {
+        let mut text = Vec::new();
+        // The pipe is empty, and its writer still open, where the read would block.
+        assert_eq!(pipe.read_to_end(&mut text).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_line_cut_off_does_not_spoil_the_next() {
+        let (sink, pipe) = pipe();
+        sink.write(&format!("{}\n", "x".repeat(1 << 20)));
+        let cut = drained(&pipe);
+        assert!(!cut.is_empty() && cut.len() < 1 << 20 && !cut.ends_with('\n'));
+        sink.write("next\n");
+        sink.write("and next\n");
+        assert_eq!(drained(&pipe), "\nnext\nand next\n");
+    }
+
+    #[test]
+    fn a_forked_child_does_not_wait_for_a_lock_that_nobody_holds() {
+        let (mut sink, pipe) = pipe();
+        sink.owner = 0;
+        let _turn = sink.turn.lock();
+        sink.write("alive\n");
+        assert_eq!(drained(&pipe), "alive\n");
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_is_an_error_and_no_wait() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe").into_os_string().into_string().unwrap();
+        let c_path = std::ffi::CString::new(path.as_str()).unwrap();
+        // SAFETY: the path ends with a NUL.
+        assert_eq!(unsafe { libc::mkfifo(c_path.as_ptr(), 0o600) }, 0);
+        let Err(line) = Sink::open(&path) else { panic!("a pipe that nobody reads takes no log") };
+        assert!(line.contains("No such device or address"), "{line}");
+    }
+}
