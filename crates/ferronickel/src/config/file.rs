@@ -23,7 +23,7 @@ pub(super) fn read(path: &Path, asked_for: bool) -> FileSettings {
             let mut read = parse(path, &bytes);
             if cut {
                 read.warnings.push(format!(
-                    "{} is longer than {LIMIT} bytes; what follows is not read. A file of settings has one KEY=VALUE a line.",
+                    "{} is longer than {LIMIT} bytes; what follows is not read. Write one KEY=VALUE a line.",
                     path.display()
                 ));
             }

@@ -1,7 +1,7 @@
 //! The names of the variables that NCCL itself knows.
 //!
-//! A name in this list is no slip, even where ferronickel does not read it: a script written for NCCL keeps working, and
-//! the log says which of its settings have no effect.
+//! A name in this list is no slip, even where ferronickel does not read it: a script written for NCCL keeps working,
+//! and the log says which of its settings have no effect.
 
 /// Every name that NCCL knows, sorted.
 pub static NCCL_VARIABLES: &[&str] = &[

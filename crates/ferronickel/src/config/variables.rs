@@ -142,9 +142,9 @@ variables! {
     SHM_DISABLE = "NCCL_SHM_DISABLE", Kind::Flag, "0",
         "Whether the SHM transport is off.";
     ALGO = "NCCL_ALGO", Kind::Text, "",
-        "The algorithms allowed: [function:]list, entries separated by ;, ^ excludes.";
+        "The algorithms allowed: a list, after a function and a colon where it is for one function; ; separates, ^ excludes.";
     PROTO = "NCCL_PROTO", Kind::Text, "",
-        "The protocols allowed: [function:]list of LL, LL128 and Simple, entries separated by ;, ^ excludes.";
+        "The protocols allowed, of LL, LL128 and Simple; written as NCCL_ALGO is.";
     MIN_NCHANNELS = "NCCL_MIN_NCHANNELS", Kind::Integer { lowest: -2, highest: 64 }, "-2",
         "The fewest channels to use; -2 leaves the choice to ferronickel.";
     MAX_NCHANNELS = "NCCL_MAX_NCHANNELS", Kind::Integer { lowest: -2, highest: 64 }, "-2",

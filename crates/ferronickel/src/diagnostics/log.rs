@@ -1,8 +1,8 @@
 //! The log, line for line what NCCL writes under `NCCL_DEBUG`, so that users' habits, scripts and greps keep working.
 //!
 //! The log belongs to the process. [`init`] sets it up from the first communicator's settings; until then, and where
-//! `NCCL_DEBUG` does not ask for more, a line costs one relaxed load. Lines are written with [`info!`], [`warn!`] and
-//! [`version!`]; [`announce`] is for what a user should hear even when the log is off.
+//! `NCCL_DEBUG` does not ask for more, a line costs one relaxed load. Lines are written with `info!`, `warn!` and
+//! `version!`; [`announce`] is for what a user should hear even when the log is off.
 //!
 //! Nothing that happens to the log happens to the program: a closed pipe, a full disk or a file that cannot be opened is
 //! said once and survived.
