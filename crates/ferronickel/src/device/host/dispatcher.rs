@@ -1,0 +1,102 @@
+//! The dispatcher: one thread for all streams that looks, every 20 µs while there are calls, for a launch that
+//! nobody has begun, and calls that stream's worker. It sleeps when there is nothing to do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::Thread;
+use std::time::Duration;
+
+use super::stream::Shared;
+use super::threads;
+
+/// How long a launch lies before its stream's worker is called: between one and two of these.
+const TICK: Duration = Duration::from_micros(12);
+/// Ticks without a new launch after which the dispatcher sleeps.
+const PATIENCE: u32 = 100;
+
+static STREAMS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+static AWAKE: AtomicBool = AtomicBool::new(false);
+
+/// Adds a stream to those that are looked at.
+pub(super) fn watch(stream: &Arc<Shared>) {
+    streams().push(Arc::downgrade(stream));
+}
+
+/// Tells the dispatcher that a launch was queued.
+#[inline(always)]
+pub(super) fn notice() {
+    // The dispatcher looks once more after it has said that it sleeps; the lock of the queue orders the two.
+    if !AWAKE.load(Ordering::SeqCst) {
+        wake();
+    }
+}
+
+#[cold]
+fn wake() {
+    static DISPATCHER: OnceLock<Option<Thread>> = OnceLock::new();
+    AWAKE.store(true, Ordering::SeqCst);
+    let dispatcher = DISPATCHER.get_or_init(|| match threads::spawn("fnickel disp", dispatch) {
+        Ok(handle) => Some(handle.thread().clone()),
+        Err(error) => {
+            crate::diagnostics::log::warn!(-1, "no thread for the dispatcher, streams run only when waited for: {error}");
+            None
+        }
+    });
+    if let Some(dispatcher) = dispatcher {
+        dispatcher.unpark();
+    }
+}
+
+fn dispatch() {
+    // a thread's naps are rounded up by 50 µs unless it asks for better
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
+    let mut seen = Vec::new();
+    let (mut queued, mut quiet) = (0, 0);
+    loop {
+        let now = look(&mut seen);
+        quiet = if now == queued { quiet + 1 } else { 0 };
+        queued = now;
+        if quiet < PATIENCE {
+            std::thread::sleep(TICK);
+            continue;
+        }
+        AWAKE.store(false, Ordering::SeqCst);
+        if look(&mut seen) == queued {
+            std::thread::park();
+        }
+        AWAKE.store(true, Ordering::SeqCst);
+        quiet = 0;
+    }
+}
+
+/// Calls the workers of streams that have stood still since the last look. Returns how many launches were ever
+/// queued, in all.
+fn look(seen: &mut Vec<(u32, u64)>) -> u64 {
+    let mut still = Vec::new();
+    let mut queued = 0;
+    let mut waiting = Vec::new();
+    {
+        let mut streams = streams();
+        streams.retain(|stream| match stream.upgrade() {
+            Some(stream) => {
+                queued += stream.queued();
+                waiting.extend(stream.stalled_at().map(|at| (stream, at)));
+                true
+            }
+            None => false,
+        });
+    }
+    for (stream, at) in waiting {
+        let now = (stream.id(), at);
+        if seen.contains(&now) {
+            stream.summon();
+        }
+        still.push(now);
+    }
+    *seen = still;
+    queued
+}
+
+fn streams() -> MutexGuard<'static, Vec<Weak<Shared>>> {
+    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
+}

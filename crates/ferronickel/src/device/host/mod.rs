@@ -1,0 +1,10 @@
+//! Host devices: streams that are queues, blocks that are threads.
+
+pub(crate) mod block;
+pub(crate) mod dispatcher;
+pub(crate) mod queue;
+pub(crate) mod stream;
+mod sync;
+pub(crate) mod threads;
+mod vector;
+pub(crate) mod wait;

@@ -1,0 +1,128 @@
+//! The queue behind a stream, and the rule by which two parties share it.
+//!
+//! Whoever waits for the stream may run what is queued, and so may the stream's worker; one at a time, in order. The
+//! queue decides who: [`Queue::begin`] gives the next item to the first who asks while nobody runs one.
+//!
+//! The module names its locks through `super::sync`, so that a model checker can compile the same file over its own.
+
+use std::collections::VecDeque;
+
+use super::sync::{Condvar, Mutex, MutexGuard};
+
+/// Items that run one after another.
+pub struct Queue<T> {
+    state: Mutex<State<T>>,
+    /// Somebody finished an item, or there is a new one.
+    changed: Condvar,
+}
+
+struct State<T> {
+    waiting: VecDeque<T>,
+    /// Whether somebody runs an item at the moment.
+    running: bool,
+    queued: u64,
+    finished: u64,
+    closed: bool,
+    /// Threads that sleep until an item is done.
+    sleepers: usize,
+}
+
+/// What a party that wants to run items is told.
+pub enum Turn<T> {
+    /// Run this, then call [`Queue::finish`].
+    Run(T),
+    /// Another party runs an item.
+    Busy,
+    /// There is nothing to run.
+    Empty,
+    /// There is nothing to run, and never will be.
+    Closed,
+}
+
+/// Where a queue stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Items ever queued.
+    pub queued: u64,
+    /// Items that are done.
+    pub finished: u64,
+    /// Whether the next item waits and nobody runs.
+    pub stalled: bool,
+}
+
+impl<T> Queue<T> {
+    /// An empty queue.
+    pub fn new() -> Self {
+        let state =
+            State { waiting: VecDeque::new(), running: false, queued: 0, finished: 0, closed: false, sleepers: 0 };
+        Queue { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Appends an item. Returns how many were ever queued.
+    pub fn push(&self, item: T) -> u64 {
+        let mut state = self.lock();
+        state.waiting.push_back(item);
+        state.queued += 1;
+        self.notify(&state);
+        state.queued
+    }
+
+    /// The next item, if nobody runs one.
+    pub fn begin(&self) -> Turn<T> {
+        let mut state = self.lock();
+        if state.running {
+            return Turn::Busy;
+        }
+        match state.waiting.pop_front() {
+            Some(item) => {
+                state.running = true;
+                Turn::Run(item)
+            }
+            None if state.closed => Turn::Closed,
+            None => Turn::Empty,
+        }
+    }
+
+    /// Ends the item that [`begin`](Self::begin) gave.
+    pub fn finish(&self) {
+        let mut state = self.lock();
+        debug_assert!(state.running);
+        state.running = false;
+        state.finished += 1;
+        self.notify(&state);
+    }
+
+    /// No more items will come; those that wait will still run.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+    }
+
+    /// Where the queue stands.
+    pub fn standing(&self) -> Standing {
+        let state = self.lock();
+        let stalled = !state.running && !state.waiting.is_empty();
+        Standing { queued: state.queued, finished: state.finished, stalled }
+    }
+
+    /// Sleeps until `item` items are done or there is one to run; may return early.
+    pub fn sleep_until_finished(&self, item: u64) {
+        let mut state = self.lock();
+        if state.finished < item && (state.running || state.waiting.is_empty()) {
+            state.sleepers += 1;
+            state = super::sync::wait(&self.changed, state);
+            state.sleepers -= 1;
+        }
+    }
+
+    fn notify(&self, state: &State<T>) {
+        // nobody sleeps when calls are small: no system call then
+        if state.sleepers > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        super::sync::lock(&self.state)
+    }
+}

@@ -1,0 +1,244 @@
+//! Reducing as fast as the processor can: the widest vectors it has, chosen at run time, and stores that go past the
+//! caches where the data would not stay in them anyway.
+
+use ferronickel_kernels::block::{Reduction, Sources, Targets};
+use ferronickel_kernels::element::Element;
+use ferronickel_kernels::reduce::Reduce;
+
+/// Bytes that are reduced at a time: two pieces of this size and their source stay in the first-level cache.
+const PIECE_BYTES: usize = 8 << 10;
+
+/// Bytes of a reduction from which its result is stored past the caches: far more than a core's own caches hold, so
+/// that reading each line before it is overwritten would be traffic for nothing.
+const STREAM_BYTES: usize = 1 << 20;
+
+/// A piece on the stack, aligned for the widest vector.
+#[repr(C, align(64))]
+struct Piece([u8; PIECE_BYTES]);
+
+impl Piece {
+    /// Uninitialised: every piece is written before it is read.
+    fn new() -> std::mem::MaybeUninit<Piece> {
+        std::mem::MaybeUninit::uninit()
+    }
+}
+
+/// Does what [`Block::reduce`](ferronickel_kernels::block::Block::reduce) says, with one thread.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub unsafe fn reduce<E: Element, R: Reduce<E>>(work: Reduction<E, R, impl Sources<E>, impl Targets<E>>) {
+    let per_piece = PIECE_BYTES / size_of::<E>();
+    let stream = work.count * size_of::<E>() >= STREAM_BYTES;
+    let (mut sum, mut scratch) = (Piece::new(), Piece::new());
+    let (sum, scratch) = (sum.as_mut_ptr().cast::<E>(), scratch.as_mut_ptr().cast::<E>());
+    let mut at = 0;
+    while at < work.count {
+        let count = per_piece.min(work.count - at);
+        // SAFETY: the piece lies within the caller's ranges
+        unsafe {
+            accumulate(&work, at, count, sum, scratch);
+            if work.last && work.op.finishes() {
+                finish(work.op, sum, count);
+            }
+            for k in 0..work.to.targets() {
+                let target = work.to.target(k).add(at);
+                if stream {
+                    store_past_caches(target.cast(), sum.cast(), count * size_of::<E>());
+                } else {
+                    std::ptr::copy_nonoverlapping(sum, target, count);
+                }
+            }
+        }
+        at += count;
+    }
+    if stream {
+        order_stores();
+    }
+}
+
+/// Combines `count` elements, from `at`, of all sources into `sum`.
+///
+/// # Safety
+/// The ranges are valid; `sum` and `scratch` hold `count` elements and are nobody else's.
+#[inline(always)]
+unsafe fn accumulate<E: Element, R: Reduce<E>>(
+    work: &Reduction<E, R, impl Sources<E>, impl Targets<E>>,
+    at: usize,
+    count: usize,
+    sum: *mut E,
+    scratch: *mut E,
+) {
+    let from = &work.from;
+    // SAFETY: the caller's promise
+    unsafe {
+        // a source as it enters the sum: prepared, in `room`, if it is a caller's own
+        let entering = |k: usize, room: *mut E| {
+            let source = from.source(k).add(at);
+            if work.op.prepares() && from.is_input(k) {
+                prepare(work.op, room, source, count);
+                return room.cast_const();
+            }
+            source
+        };
+        let first = entering(0, sum);
+        if from.sources() == 1 {
+            if first != sum.cast_const() {
+                std::ptr::copy_nonoverlapping(first, sum, count);
+            }
+            return;
+        }
+        let second = entering(1, scratch);
+        if first == sum.cast_const() {
+            combine_into::<E, R>(sum, second, count);
+        } else {
+            combine::<E, R>(sum, first, second, count);
+        }
+        for k in 2..from.sources() {
+            combine_into::<E, R>(sum, entering(k, scratch), count);
+        }
+    }
+}
+
+/// Defines a loop once for each width of vector, and a function that takes the widest the processor has.
+macro_rules! at_every_width {
+    ($(#[$doc:meta])* fn $name:ident<$($generic:ident: $bound:path),*>($($argument:ident: $t:ty),*) $body:block) => {
+        $(#[$doc])*
+        #[inline(always)]
+        unsafe fn $name<$($generic: $bound),*>($($argument: $t),*) {
+            #[inline(always)]
+            unsafe fn any<$($generic: $bound),*>($($argument: $t),*) $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma,f16c")]
+                unsafe fn avx2<$($generic: $bound),*>($($argument: $t),*) {
+                    // SAFETY: the caller's promise
+                    unsafe { any::<$($generic),*>($($argument),*) }
+                }
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+                unsafe fn avx512<$($generic: $bound),*>($($argument: $t),*) {
+                    // SAFETY: the caller's promise
+                    unsafe { any::<$($generic),*>($($argument),*) }
+                }
+                // SAFETY: the processor has what the function is compiled for; the rest is the caller's promise
+                unsafe {
+                    match width() {
+                        Width::Avx512 => avx512::<$($generic),*>($($argument),*),
+                        Width::Avx2 => avx2::<$($generic),*>($($argument),*),
+                        Width::Baseline => any::<$($generic),*>($($argument),*),
+                    }
+                }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            // SAFETY: the caller's promise
+            unsafe { any::<$($generic),*>($($argument),*) }
+        }
+    };
+}
+
+at_every_width! {
+    /// `sum[i] = a[i] op b[i]`; `sum` overlaps neither.
+    fn combine<E: Element, R: Reduce<E>>(sum: *mut E, a: *const E, b: *const E, count: usize) {
+        for i in 0..count {
+            // SAFETY: `i` is less than the count
+            unsafe { sum.add(i).write(R::combine(a.add(i).read(), b.add(i).read())) };
+        }
+    }
+}
+
+at_every_width! {
+    /// `sum[i] = sum[i] op b[i]`; they do not overlap.
+    fn combine_into<E: Element, R: Reduce<E>>(sum: *mut E, b: *const E, count: usize) {
+        for i in 0..count {
+            // SAFETY: `i` is less than the count
+            unsafe { sum.add(i).write(R::combine(sum.add(i).read(), b.add(i).read())) };
+        }
+    }
+}
+
+at_every_width! {
+    /// `to[i]` becomes what the operation makes of a rank's own `from[i]`; they do not overlap.
+    fn prepare<E: Element, R: Reduce<E>>(op: R, to: *mut E, from: *const E, count: usize) {
+        for i in 0..count {
+            // SAFETY: `i` is less than the count
+            unsafe { to.add(i).write(op.prepare(from.add(i).read())) };
+        }
+    }
+}
+
+at_every_width! {
+    /// `sum[i]` becomes the final element.
+    fn finish<E: Element, R: Reduce<E>>(op: R, sum: *mut E, count: usize) {
+        for i in 0..count {
+            // SAFETY: `i` is less than the count
+            unsafe { sum.add(i).write(op.finish(sum.add(i).read())) };
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+enum Width {
+    Avx512,
+    Avx2,
+    Baseline,
+}
+
+/// The widest vectors of this processor; the standard library remembers what it found.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn width() -> Width {
+    let has_avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl");
+    if has_avx512 {
+        Width::Avx512
+    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+        Width::Avx2
+    } else {
+        Width::Baseline
+    }
+}
+
+/// Copies `bytes` bytes without taking the target's lines into the caches.
+///
+/// # Safety
+/// The ranges are valid and do not overlap; [`order_stores`] follows before a flag tells of the bytes.
+#[cfg(target_arch = "x86_64")]
+unsafe fn store_past_caches(to: *mut u8, from: *const u8, bytes: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    const VECTOR: usize = size_of::<__m128i>();
+    // up to the target's first whole vector, the vectors, and what is left
+    let head = to.align_offset(VECTOR).min(bytes);
+    let vectors = (bytes - head) / VECTOR;
+    // SAFETY: all three parts lie within the ranges; the second is aligned
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, head);
+        let (source, target) = (from.add(head).cast::<__m128i>(), to.add(head).cast::<__m128i>());
+        for i in 0..vectors {
+            _mm_stream_si128(target.add(i), _mm_loadu_si128(source.add(i)));
+        }
+        let done = head + vectors * VECTOR;
+        std::ptr::copy_nonoverlapping(from.add(done), to.add(done), bytes - done);
+    }
+}
+
+/// Stores that went past the caches come before whatever is stored from now on.
+#[cfg(target_arch = "x86_64")]
+fn order_stores() {
+    // SAFETY: a fence has no precondition; every x86-64 processor has it
+    unsafe { std::arch::x86_64::_mm_sfence() }
+}
+
+/// # Safety
+/// The ranges are valid and do not overlap.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn store_past_caches(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise
+    unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn order_stores() {}

@@ -1,0 +1,180 @@
+//! Memory of a host device, and who uses it at the moment.
+//!
+//! A call is asynchronous, so that a buffer is in use after the call has returned. Each allocation counts its users:
+//! a second stream may not write what a first one still uses, and the caller's own reads and writes wait until no
+//! call is in the way. That is what makes the safe interface safe.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::Device;
+use super::host::wait::Backoff;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Anonymous memory: zeroed, aligned to a page, returned to the system with the last reference.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    base: *mut u8,
+    bytes: usize,
+    device: Device,
+    users: Users,
+}
+
+// SAFETY: the memory is reached only through raw pointers, by calls that `users` keeps apart
+unsafe impl Send for Allocation {}
+// SAFETY: as above
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    /// At least one byte.
+    pub fn new(device: &Device, bytes: usize) -> Result<Arc<Allocation>> {
+        // a mapping of nothing is refused; an empty buffer has an address all the same
+        let mapped = bytes.max(1);
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nobody's memory
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags) }.map_err(|error| {
+            Error::system(&format!("mapping {bytes} bytes for {device}"), error)
+                .hint("ask for less, or free what is no longer used")
+        })?;
+        prefer_huge_pages(base.cast(), mapped);
+        Ok(Arc::new(Allocation { base: base.cast(), bytes: mapped, device: device.clone(), users: Users::default() }))
+    }
+
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody has a reference any more
+        let unmapped = unsafe { munmap(self.base.cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Asks for huge pages where they pay: fewer page faults and TLB misses for buffers of several of them.
+pub(crate) fn prefer_huge_pages(base: *mut u8, bytes: usize) {
+    const HUGE_PAGE: usize = 2 << 20;
+    if bytes >= 2 * HUGE_PAGE {
+        // SAFETY: advice on a mapping that was just made; it changes no contents. A kernel without huge pages
+        // refuses, which costs nothing but the speed.
+        let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
+    }
+}
+
+/// One use of an allocation, by a call or by the caller's own hand; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Use {
+    allocation: Arc<Allocation>,
+    writes: bool,
+}
+
+impl Use {
+    /// A use by a call on `stream`.
+    pub fn by_stream(allocation: &Arc<Allocation>, stream: u32, writes: bool) -> Result<Use> {
+        if !allocation.users.enter(stream, writes) {
+            let seen = format!("a buffer of {} is still in use by a call on another stream", allocation.device);
+            return Err(Error::new(ErrorKind::InvalidUsage, seen)
+                .hint("synchronize that stream first, or give each stream an allocation of its own"));
+        }
+        Ok(Use { allocation: allocation.clone(), writes })
+    }
+
+    /// A use by the caller's own thread, once no call is in the way.
+    pub fn by_host(allocation: &Arc<Allocation>, writes: bool) -> Use {
+        let mut backoff = Backoff::new();
+        while !allocation.users.enter(HOST, writes) {
+            backoff.wait();
+        }
+        Use { allocation: allocation.clone(), writes }
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.allocation.users.leave(self.writes);
+    }
+}
+
+/// The number that stands for the caller's own thread in place of a stream's.
+const HOST: u32 = 0;
+/// The number that stands for several streams, all of which only read.
+const SEVERAL: u32 = u32::MAX;
+
+/// Users of an allocation: the stream in the upper half, then 16 bits of writers and 16 bits of readers.
+#[derive(Default, Debug)]
+struct Users(AtomicU64);
+
+impl Users {
+    const READER: u64 = 1;
+    const WRITER: u64 = 1 << 16;
+
+    /// Registers a user, unless it may not join those that are there.
+    fn enter(&self, stream: u32, writes: bool) -> bool {
+        let joined = |now: u64| {
+            let (owner, writers, readers) = ((now >> 32) as u32, now >> 16 & 0xffff, now & 0xffff);
+            let alone = writers + readers == 0;
+            let same = owner == stream && stream != HOST;
+            let owner = match () {
+                () if alone || same => stream,
+                () if !writes && writers == 0 => SEVERAL,
+                () => return None,
+            };
+            // a full counter: as if somebody else held it
+            if (if writes { writers } else { readers }) == 0xffff {
+                return None;
+            }
+            let counts = now & 0xffff_ffff;
+            Some((owner as u64) << 32 | (counts + if writes { Self::WRITER } else { Self::READER }))
+        };
+        self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, joined).is_ok()
+    }
+
+    fn leave(&self, writes: bool) {
+        self.0.fetch_sub(if writes { Self::WRITER } else { Self::READER }, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_stream_may_pile_up_uses_and_another_may_only_share_reading() {
+        let users = Users::default();
+        assert!(users.enter(1, true) && users.enter(1, false) && users.enter(1, true));
+        assert!(!users.enter(2, false) && !users.enter(2, true) && !users.enter(HOST, false));
+        users.leave(true);
+        users.leave(true);
+        assert!(users.enter(2, false), "both only read");
+        assert!(!users.enter(2, true) && !users.enter(1, true), "nobody may write what several read");
+        assert!(users.enter(HOST, false));
+        for _ in 0..3 {
+            users.leave(false);
+        }
+        assert!(users.enter(2, true), "nobody is left");
+    }
+
+    #[test]
+    fn the_caller_does_not_join_its_own_write() {
+        let users = Users::default();
+        assert!(users.enter(HOST, true));
+        assert!(!users.enter(HOST, true) && !users.enter(HOST, false));
+        users.leave(true);
+        assert!(users.enter(HOST, false));
+    }
+
+    #[test]
+    fn an_absurd_size_is_refused_with_its_number() {
+        let error = Allocation::new(&Device::host(3), 1 << 60).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::System);
+        assert!(error.to_string().contains("1152921504606846976 bytes for host device 3"), "{error}");
+    }
+}

@@ -1,0 +1,193 @@
+//! What the ranks of a communicator know of each other while they run: where each one is, and whether all must stop.
+//!
+//! A rank that waits looks here now and then, and so notices what no data would tell it: that a peer made another
+//! call, has left, or that the communicator was aborted.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::error::{Error, ErrorKind};
+use crate::types::CallDescription;
+
+/// The shared record of one communicator.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    stop: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+    ranks: Vec<RankProgress>,
+}
+
+/// Why a communicator stopped: the first cause, the same for every rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub kind: ErrorKind,
+    pub seen: String,
+    pub hint: Option<String>,
+}
+
+/// Where one rank is. Alone on its cache lines: its owner writes it with every call.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct RankProgress {
+    /// The call that the rank began last, and its number; the number is written last.
+    call: AtomicU64,
+    started: AtomicU64,
+    finished: AtomicU64,
+    /// Whether a kernel of the rank may touch its peers' memory.
+    inside: AtomicBool,
+    left: AtomicBool,
+}
+
+impl Progress {
+    pub fn new(ranks: usize) -> Self {
+        let ranks = (0..ranks).map(|_| RankProgress::default()).collect();
+        Progress { stop: AtomicBool::new(false), failure: Mutex::new(None), ranks }
+    }
+
+    /// Whether every rank must stop.
+    #[inline(always)]
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Stops every rank, for this cause unless there was one before.
+    pub fn fail(&self, failure: Failure) {
+        let mut first = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        first.get_or_insert(failure);
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    /// Why every rank must stop, if it must.
+    pub fn failure(&self) -> Option<Failure> {
+        let failure = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        failure.clone()
+    }
+
+    /// Says that `rank` begins call number `epoch`. False if it must not, because all must stop.
+    #[inline(always)]
+    pub fn enter(&self, rank: usize, epoch: u64, call: u64) -> bool {
+        let own = &self.ranks[rank];
+        own.call.store(call, Ordering::Relaxed);
+        own.started.store(epoch, Ordering::Release);
+        // Either this rank sees the stop, or whoever waits in `quiesce` after it sees this rank inside.
+        own.inside.store(true, Ordering::SeqCst);
+        !self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Says that `rank` is done with call number `epoch` and touches nobody's memory any more.
+    #[inline(always)]
+    pub fn leave(&self, rank: usize, epoch: u64) {
+        let own = &self.ranks[rank];
+        own.inside.store(false, Ordering::Release);
+        own.finished.store(epoch, Ordering::Release);
+    }
+
+    /// The number of the last call that `rank` is done with.
+    #[inline(always)]
+    pub fn finished(&self, rank: usize) -> u64 {
+        self.ranks[rank].finished.load(Ordering::Acquire)
+    }
+
+    /// Whether any rank but this one may still touch its peers' memory. After a stop it soon becomes false for good.
+    pub fn anyone_inside_but(&self, rank: usize) -> bool {
+        self.ranks.iter().enumerate().any(|(other, at)| other != rank && at.inside.load(Ordering::SeqCst))
+    }
+
+    /// Says that `rank` makes no more calls.
+    pub fn depart(&self, rank: usize) {
+        self.ranks[rank].left.store(true, Ordering::Release);
+    }
+
+    /// Looks whether a peer can still come to call number `epoch` of `rank`; if one cannot, that is the failure.
+    #[cold]
+    pub fn look_for_trouble(&self, rank: usize, epoch: u64, call: u64) {
+        for (peer, at) in self.ranks.iter().enumerate().filter(|&(peer, _)| peer != rank) {
+            let left = at.left.load(Ordering::Acquire);
+            let started = at.started.load(Ordering::Acquire);
+            let theirs = at.call.load(Ordering::Relaxed);
+            // the description belongs to `started` only if the peer has not gone on meanwhile
+            if started == epoch && theirs != call && at.started.load(Ordering::Acquire) == epoch {
+                return self.fail(mismatch(rank, call, peer, theirs, epoch));
+            }
+            if left && started < epoch {
+                let (call, number) = (CallDescription::from_bits(call), epoch);
+                let seen = format!("rank {peer} left before call {number}, in which rank {rank} made {call}");
+                let hint = Some("let every rank make the same calls before it finalizes or drops".into());
+                return self.fail(Failure { kind: ErrorKind::Remote, seen, hint });
+            }
+        }
+    }
+}
+
+/// The failure when two ranks made calls that do not belong together.
+pub(crate) fn mismatch(rank: usize, call: u64, peer: usize, theirs: u64, epoch: u64) -> Failure {
+    // lower rank first, so that every rank that notices says the same
+    let mut calls = [(rank, CallDescription::from_bits(call)), (peer, CallDescription::from_bits(theirs))];
+    calls.sort_by_key(|&(rank, _)| rank);
+    let [(first, a), (second, b)] = calls;
+    Failure {
+        kind: ErrorKind::Mismatch,
+        seen: format!("in call {epoch} rank {first} made {a} and rank {second} made {b}"),
+        hint: Some("make the same calls, with the same count, type and operation, in the same order".into()),
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        let error = Error::new(failure.kind, failure.seen);
+        match failure.hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Collective, DataType, RedOp};
+
+    fn call(count: usize) -> u64 {
+        CallDescription::new(Collective::AllReduce, DataType::Float32, RedOp::Sum, count).to_bits()
+    }
+
+    #[test]
+    fn a_peer_in_another_call_is_trouble_and_one_that_is_late_is_not() {
+        let progress = Progress::new(3);
+        assert!(progress.enter(0, 1, call(10)));
+        progress.look_for_trouble(0, 1, call(10));
+        assert!(progress.failure().is_none(), "the others have not come yet");
+        assert!(progress.enter(2, 1, call(20)));
+        progress.look_for_trouble(2, 1, call(20));
+        let failure = progress.failure().unwrap();
+        assert_eq!(failure.kind, ErrorKind::Mismatch);
+        assert_eq!(
+            failure.seen,
+            "in call 1 rank 0 made all_reduce(count 10, float32, sum) and rank 2 made all_reduce(count 20, float32, sum)"
+        );
+        assert!(progress.stopped() && !progress.enter(1, 1, call(10)));
+    }
+
+    #[test]
+    fn a_peer_that_left_is_trouble_only_for_calls_it_did_not_begin() {
+        let progress = Progress::new(2);
+        assert!(progress.enter(1, 1, call(1)));
+        progress.leave(1, 1);
+        progress.depart(1);
+        progress.look_for_trouble(0, 1, call(1));
+        assert!(progress.failure().is_none());
+        progress.look_for_trouble(0, 2, call(1));
+        let failure = progress.failure().unwrap();
+        assert_eq!(failure.kind, ErrorKind::Remote);
+        assert!(failure.seen.starts_with("rank 1 left before call 2"), "{}", failure.seen);
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let progress = Progress::new(1);
+        let failure = |seen: &str| Failure { kind: ErrorKind::Aborted, seen: seen.into(), hint: None };
+        progress.fail(failure("first"));
+        progress.fail(failure("second"));
+        assert_eq!(progress.failure().unwrap().seen, "first");
+    }
+}
