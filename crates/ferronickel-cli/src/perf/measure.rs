@@ -1,0 +1,87 @@
+//! What is measured: a row of the table, with a half for each way to call.
+
+use super::kind::{Op, Type};
+use super::statistics::Iterations;
+
+/// All that is known of one size.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Bytes that each rank contributes.
+    pub bytes: u64,
+    /// Elements that each rank contributes.
+    pub count: u64,
+    pub kind: Type,
+    pub op: Op,
+    pub out_of_place: Half,
+    pub in_place: Half,
+}
+
+/// What was measured with separate buffers, or with one.
+#[derive(Clone, Debug)]
+pub struct Half {
+    /// To complete a call or, if that was asked for, to start it.
+    pub microseconds: f64,
+    /// GB/s, by the bytes of the size column.
+    pub algorithm_bandwidth: f64,
+    /// GB/s, as a link sees it.
+    pub bus_bandwidth: f64,
+    /// Elements that were wrong; None if nothing was checked.
+    pub wrong: Option<u64>,
+    /// Figures over single iterations, if they were asked for.
+    pub iterations: Option<Iterations>,
+}
+
+/// What a run comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Wrong elements in all rows.
+    pub wrong: u64,
+    bandwidths: f64,
+    halves: u64,
+}
+
+impl Summary {
+    /// Takes a row in.
+    pub fn add(&mut self, row: &Row) {
+        for half in [&row.out_of_place, &row.in_place] {
+            self.wrong = self.wrong.saturating_add(half.wrong.unwrap_or(0));
+            self.bandwidths += half.bus_bandwidth;
+            self.halves += 1;
+        }
+    }
+
+    /// The mean bus bandwidth over rows and halves.
+    pub fn bandwidth(&self) -> f64 {
+        if self.halves == 0 { 0.0 } else { self.bandwidths / self.halves as f64 }
+    }
+
+    /// Whether the bandwidth is enough, if there is a least one to reach nine tenths of.
+    pub fn is_fast_enough(&self, min: Option<f64>) -> Option<bool> {
+        min.map(|min| self.bandwidth() >= 0.9 * min)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub fn half(microseconds: f64, bus_bandwidth: f64, wrong: Option<u64>) -> Half {
+        Half { microseconds, algorithm_bandwidth: bus_bandwidth, bus_bandwidth, wrong, iterations: None }
+    }
+
+    pub fn row(bytes: u64, out_of_place: Half, in_place: Half) -> Row {
+        Row { bytes, count: bytes / 4, kind: Type::Float, op: Op::Sum, out_of_place, in_place }
+    }
+
+    #[test]
+    fn the_mean_is_over_both_halves() {
+        let mut summary = Summary::default();
+        assert_eq!(summary.bandwidth(), 0.0);
+        summary.add(&row(8, half(1.0, 1.0, Some(0)), half(1.0, 2.0, Some(3))));
+        summary.add(&row(16, half(1.0, 3.0, None), half(1.0, 6.0, None)));
+        assert_eq!((summary.bandwidth(), summary.wrong), (3.0, 3));
+        assert_eq!(summary.is_fast_enough(None), None);
+        assert_eq!(summary.is_fast_enough(Some(3.3)), Some(true));
+        assert_eq!(summary.is_fast_enough(Some(3.4)), Some(false));
+    }
+}
