@@ -142,16 +142,46 @@ macro_rules! with_element {
     ($data_type:expr, $E:ident => $body:expr) => {{
         use $crate::types::DataType::*;
         match $data_type {
-            Int8 => { type $E = i8; $body }
-            Uint8 => { type $E = u8; $body }
-            Int32 => { type $E = i32; $body }
-            Uint32 => { type $E = u32; $body }
-            Int64 => { type $E = i64; $body }
-            Uint64 => { type $E = u64; $body }
-            Float16 => { type $E = ferronickel_kernels::element::F16; $body }
-            Float32 => { type $E = f32; $body }
-            Float64 => { type $E = f64; $body }
-            Bfloat16 => { type $E = ferronickel_kernels::element::Bf16; $body }
+            Int8 => {
+                type $E = i8;
+                $body
+            }
+            Uint8 => {
+                type $E = u8;
+                $body
+            }
+            Int32 => {
+                type $E = i32;
+                $body
+            }
+            Uint32 => {
+                type $E = u32;
+                $body
+            }
+            Int64 => {
+                type $E = i64;
+                $body
+            }
+            Uint64 => {
+                type $E = u64;
+                $body
+            }
+            Float16 => {
+                type $E = ferronickel_kernels::element::F16;
+                $body
+            }
+            Float32 => {
+                type $E = f32;
+                $body
+            }
+            Float64 => {
+                type $E = f64;
+                $body
+            }
+            Bfloat16 => {
+                type $E = ferronickel_kernels::element::Bf16;
+                $body
+            }
         }
     }};
 }
@@ -160,14 +190,29 @@ pub(crate) use with_element;
 /// Calls `$body` with `$op` as the kernels' reduction for `$red_op`.
 macro_rules! with_reduction {
     ($red_op:expr, $ranks:expr, $op:ident => $body:expr) => {{
-        use $crate::types::RedOp;
         use ferronickel_kernels::reduce;
+        use $crate::types::RedOp;
         match $red_op {
-            RedOp::Sum => { let $op = reduce::Sum; $body }
-            RedOp::Prod => { let $op = reduce::Prod; $body }
-            RedOp::Max => { let $op = reduce::Max; $body }
-            RedOp::Min => { let $op = reduce::Min; $body }
-            RedOp::Avg => { let $op = reduce::Avg { ranks: $ranks }; $body }
+            RedOp::Sum => {
+                let $op = reduce::Sum;
+                $body
+            }
+            RedOp::Prod => {
+                let $op = reduce::Prod;
+                $body
+            }
+            RedOp::Max => {
+                let $op = reduce::Max;
+                $body
+            }
+            RedOp::Min => {
+                let $op = reduce::Min;
+                $body
+            }
+            RedOp::Avg => {
+                let $op = reduce::Avg { ranks: $ranks };
+                $body
+            }
         }
     }};
 }
@@ -210,7 +255,8 @@ impl CallDescription {
 impl fmt::Display for CallDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = |shift: u32| (self.0 >> shift & 0xf) as usize;
-        let (Some(data_type), Some(op), 1) = (DataType::ALL.get(field(56)), RedOp::ALL.get(field(52)), field(60)) else {
+        let (Some(data_type), Some(op), 1) = (DataType::ALL.get(field(56)), RedOp::ALL.get(field(52)), field(60))
+        else {
             // not written by any call of this version
             return write!(f, "an unknown call ({:#x})", self.0);
         };

@@ -1,13 +1,14 @@
 //! What the kernels of one rank work with: its connections, channel by channel, and the record of everyone's
 //! progress.
 
-use std::any::Any;
 use std::sync::{Arc, Mutex};
 
 use ferronickel_kernels::protocol::Link;
 
 use super::progress::Progress;
 use crate::diagnostics::decisions::Decision;
+use crate::proxy::Proxy;
+use crate::transport::region::Region;
 
 /// Everything a launch needs besides the call itself. Made once, when a communicator connects.
 pub(crate) struct RankContext {
@@ -20,8 +21,10 @@ pub(crate) struct RankContext {
     pub progress: Arc<Progress>,
     /// How the connections came to be what they are, for errors to tell.
     pub decisions: Arc<[Decision]>,
-    /// Whatever must live as long as the connections do.
-    pub keep: Vec<Box<dyn Any + Send + Sync>>,
+    /// Moves what goes through the network. Dropped before the memory it works in.
+    pub proxy: Option<Proxy>,
+    /// The memory behind the connections.
+    pub _keep: Vec<Arc<Region>>,
 }
 
 /// How much fits a place of each kind of memory, in bytes of elements.

@@ -46,10 +46,10 @@ pub(crate) struct Launch {
     /// The call's description.
     pub call: u64,
     /// Keeps the buffers until the call is done.
-    pub uses: [Option<Use>; 2],
+    pub _uses: [Option<Use>; 2],
 }
 
-// SAFETY: the buffers are held by `uses`, or by the caller's promise where pointers came raw
+// SAFETY: the buffers are held by `_uses`, or by the caller's promise where pointers came raw
 unsafe impl Send for Launch {}
 
 impl Launch {
@@ -59,6 +59,9 @@ impl Launch {
         let (progress, rank) = (&context.progress, context.rank);
         let ran = self.await_turn().and_then(|()| {
             let entered = progress.enter(rank, self.epoch, self.call);
+            if let Some(proxy) = &context.proxy {
+                proxy.wake();
+            }
             if entered { self.run_kernel() } else { Err(Stop::Aborted) }
         });
         if let Err(Stop::Mismatch { peer, theirs }) = ran {
@@ -171,9 +174,13 @@ impl<'a, E: Element> Part<'a, E> {
                 }
                 Kernel::RingSimple => {
                     let slot_bytes = context.capacities.ring_simple;
-                    self.ring(op, channel, &channel.ring.simple, slot_bytes, |Links { from_previous, to_next }, context| {
-                        Simple { block, from_previous, to_next, context }
-                    })
+                    self.ring(
+                        op,
+                        channel,
+                        &channel.ring.simple,
+                        slot_bytes,
+                        |Links { from_previous, to_next }, context| Simple { block, from_previous, to_next, context },
+                    )
                 }
                 Kernel::RingLl => {
                     let slot_bytes = context.capacities.ring_ll;

@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn a_decision_reads_as_one_line() {
-        let refused = vec![Refusal { candidate: "P2P".into(), reason: "NCCL_P2P_DISABLE=1 set in the environment".into() }];
+        let refused =
+            vec![Refusal { candidate: "P2P".into(), reason: "NCCL_P2P_DISABLE=1 set in the environment".into() }];
         let decision = Decision { about: "0[0] -> 1[1]".into(), chosen: "SHM/direct".into(), refused };
         assert_eq!(
             decision.to_string(),

@@ -38,7 +38,10 @@ fn wake() {
     let dispatcher = DISPATCHER.get_or_init(|| match threads::spawn("fnickel disp", dispatch) {
         Ok(handle) => Some(handle.thread().clone()),
         Err(error) => {
-            crate::diagnostics::log::warn!(-1, "no thread for the dispatcher, streams run only when waited for: {error}");
+            crate::diagnostics::log::warn!(
+                -1,
+                "no thread for the dispatcher, streams run only when waited for: {error}"
+            );
             None
         }
     });
@@ -54,7 +57,8 @@ fn dispatch() {
     let (mut queued, mut quiet) = (0, 0);
     loop {
         let now = look(&mut seen);
-        quiet = if now == queued { quiet + 1 } else { 0 };
+        // a launch that still waits is a worker that could not be called: try on
+        quiet = if now == queued && seen.is_empty() { quiet + 1 } else { 0 };
         queued = now;
         if quiet < PATIENCE {
             std::thread::sleep(TICK);

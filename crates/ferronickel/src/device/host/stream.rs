@@ -129,10 +129,6 @@ impl Shared {
         self.id
     }
 
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
     /// Queues a launch that the caller will most likely wait for itself.
     pub fn push(&self, launch: Launch) {
         self.worker.eager.store(false, Ordering::Relaxed);

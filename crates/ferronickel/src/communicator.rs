@@ -1,0 +1,171 @@
+//! A communicator's life: init, calls, abort, finalize.
+
+mod init;
+mod report;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::config::Config;
+use crate::device::context::RankContext;
+use crate::device::host::wait::Backoff;
+use crate::device::progress::Failure;
+use crate::device::{BusId, Device};
+use crate::diagnostics::decisions::Decision;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
+use crate::plan::Planner;
+
+pub use crate::bootstrap::unique_id::UniqueId;
+
+/// One rank of a communicator: the handle through which a program takes part in its collectives.
+///
+/// Any thread may use it. Dropping it without [`finalize`](Self::finalize) says that the rank makes no more calls;
+/// what it has queued still runs.
+pub struct Communicator {
+    inner: Arc<Inner>,
+}
+
+/// What the handle and the calls that are under way share.
+pub(crate) struct Inner {
+    pub rank: usize,
+    pub size: usize,
+    pub device: Device,
+    pub planner: Planner,
+    pub context: Arc<RankContext>,
+    /// The number that stands for the communicator in the log.
+    pub number: u64,
+    pub config: Config,
+    finalized: AtomicBool,
+    /// Calls made so far.
+    calls: Mutex<u64>,
+}
+
+impl Communicator {
+    /// This rank's number, from 0.
+    pub fn rank(&self) -> usize {
+        self.inner.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.inner.size
+    }
+
+    /// The device on which this rank runs.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// Which road was chosen to each peer, which were refused, and why.
+    pub fn decisions(&self) -> &[Decision] {
+        &self.inner.context.decisions
+    }
+
+    /// What would be chosen for an all-reduce of `bytes` bytes, what not, and why.
+    pub fn all_reduce_decision(&self, bytes: usize) -> Decision {
+        self.inner.planner.decision(bytes)
+    }
+
+    /// Stops every rank: calls that are under way end with an error, and no new ones are taken. Any thread may call
+    /// it, at any moment; it does not wait.
+    pub fn abort(&self) {
+        self.inner.abort();
+    }
+
+    /// What stopped the communicator, if something did.
+    pub fn async_error(&self) -> Option<Error> {
+        self.inner.failure()
+    }
+
+    /// Waits until every call made so far is done, and says that no more will come. Streams run what is queued on
+    /// them, whether anyone waits for them or not.
+    ///
+    /// # Errors
+    /// What stopped the communicator, if something did; [`InvalidUsage`](ErrorKind::InvalidUsage) the second time.
+    pub fn finalize(&self) -> Result<()> {
+        self.inner.finalize().map_err(|error| error.in_call("finalize").on(self.rank(), self.device().index()))
+    }
+
+    /// Refuses calls that cannot be carried out.
+    pub(crate) fn usable(&self) -> Result<()> {
+        self.inner.usable()
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if !self.inner.finalized.swap(true, Ordering::Relaxed) {
+            self.inner.depart();
+        }
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { rank, size, device, number, .. } = &*self.inner;
+        write!(f, "Communicator({number:#x}, rank {rank} of {size}, {device})")
+    }
+}
+
+impl Inner {
+    fn usable(&self) -> Result<()> {
+        if fork::is_child() {
+            let seen = "this process was forked from the one that made the communicator";
+            return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("make a new communicator after the fork"));
+        }
+        if self.finalized.load(Ordering::Relaxed) {
+            let seen = "the communicator is finalized";
+            return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("make all calls before finalize"));
+        }
+        // a call on a stopped communicator would only wait for nobody
+        if self.context.progress.stopped() { self.failure().map_or(Ok(()), Err) } else { Ok(()) }
+    }
+
+    fn failure(&self) -> Option<Error> {
+        let error: Error = self.context.progress.failure()?.into();
+        Some(error.on(self.rank, self.device.index()).after(&self.context.decisions))
+    }
+
+    fn abort(&self) {
+        let seen = format!("rank {} called abort", self.rank);
+        self.context.progress.fail(Failure { kind: ErrorKind::Aborted, seen, hint: None });
+        self.log_end("Abort");
+    }
+
+    fn finalize(&self) -> Result<()> {
+        if fork::is_child() {
+            return self.usable();
+        }
+        if self.finalized.swap(true, Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::InvalidUsage, "the communicator is finalized already"));
+        }
+        let last = self.depart();
+        let mut backoff = Backoff::new();
+        while self.context.progress.finished(self.rank) < last {
+            backoff.wait();
+        }
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Says that this rank makes no more calls. Returns how many it has made.
+    fn depart(&self) -> u64 {
+        let calls = *self.calls();
+        self.context.progress.depart(self.rank, calls);
+        self.log_end("Destroy");
+        calls
+    }
+
+    pub(crate) fn calls(&self) -> MutexGuard<'_, u64> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bus_id(&self) -> BusId {
+        self.device.bus_id()
+    }
+}

@@ -1,0 +1,243 @@
+//! What a communicator says of itself: NCCL's lines in the log, and the announcement of a slower road.
+
+use std::fmt::Write as _;
+use std::sync::Once;
+use std::time::Instant;
+
+use super::{Inner, UniqueId};
+use crate::config::variables;
+use crate::device::Device;
+use crate::diagnostics::log::{self, Level, Subsys, info, version};
+use crate::group::Call;
+use crate::plan::{Plan, names};
+use crate::transport::layout::Layout;
+use crate::transport::{PeerInfo, Roads, Transport};
+
+/// The version of NCCL whose interface and log this library follows.
+const NCCL_VERSION: &str = "2.30.7";
+
+/// Sizes at which the cost of a slower road is told.
+const SMALL: usize = 8;
+const LARGE: usize = 16 << 20;
+
+/// When a rank began init, and when it had met the others.
+pub(super) struct InitTimings {
+    pub began: Instant,
+    pub met: Instant,
+}
+
+/// Says once per process whose log this is.
+fn log_version(device: u32) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let ours = env!("CARGO_PKG_VERSION");
+        version!(device, "NCCL version {NCCL_VERSION}+ferronickel{ours}");
+        info!(
+            device,
+            Subsys::INIT,
+            "This is ferronickel {ours}, which follows NCCL {NCCL_VERSION}; devices are host devices"
+        );
+    });
+}
+
+/// A rank begins init.
+pub(super) fn log_start(id: &UniqueId, size: usize, rank: usize, device: &Device, api: &str) {
+    let (index, bus_id, number) = (device.index(), device.bus_id().as_number(), id.public_number());
+    log_version(index);
+    info!(
+        index,
+        Subsys::INIT,
+        "[Rank {rank}] {api} comm {number:#x} rank {rank} nranks {size} cudaDev {index} nvmlDev {index} busId {bus_id:x} commId {number:#x} - Init START",
+    );
+}
+
+impl Inner {
+    /// The place of a rank among all: what init connected.
+    pub(super) fn log_connected(&self, roads: &Roads, layout: &Layout, peers: &[PeerInfo]) {
+        if self.rank == 0 {
+            self.announce_slower_road(roads);
+        }
+        if !log::enabled(Level::Info, Subsys::ALL) {
+            return;
+        }
+        let (rank, size, device) = (self.rank, self.size, self.device.index());
+        if roads.touches(rank, Transport::Net) {
+            info!(device, Subsys::INIT | Subsys::NET, "NET/Socket : Using [0]lo:127.0.0.1<0>");
+            info!(device, Subsys::INIT, "Using network Socket");
+        }
+        info!(
+            device,
+            Subsys::INIT,
+            "comm {:#x} rank {rank} nRanks {size} nNodes 1 localRanks {size} localRank {rank} MNNVL 0",
+            self.number
+        );
+        for channel in 0..layout.channels {
+            if rank == 0 {
+                info!(device, Subsys::INIT, "Channel {channel:02}/{:02} :{}", layout.channels, ring_order(size));
+            }
+        }
+        for channel in 0..layout.channels {
+            let (previous, next) = ((rank + size - 1) % size, (rank + 1) % size);
+            info!(device, Subsys::GRAPH, "Ring {channel:02} : {previous} -> {rank} -> {next}");
+        }
+        for decision in &*self.context.decisions {
+            info!(device, Subsys::GRAPH, "Road {decision}");
+        }
+        for channel in 0..layout.channels {
+            self.log_channel(channel, roads, layout, peers);
+        }
+        if size > 1 {
+            info!(device, Subsys::INIT, "Connected all rings, use ring PXN 0 GDR 0");
+            if layout.direct {
+                info!(device, Subsys::INIT, "Connected every rank to every other, for OneShot and TwoShot");
+            }
+        }
+        let channels = layout.channels;
+        info!(
+            device,
+            Subsys::INIT,
+            "{channels} coll channels, 0 collnet channels, 0 nvls channels, 0 p2p channels, 0 p2p channels per peer"
+        );
+        if rank == 0 {
+            info!(device, Subsys::TUNING, "{}", self.planner);
+        }
+    }
+
+    /// One line for each connection that the channel has from this rank, and for those that a socket brings to it.
+    fn log_channel(&self, channel: usize, roads: &Roads, layout: &Layout, peers: &[PeerInfo]) {
+        let (rank, size, device) = (self.rank, self.size, self.device.index());
+        let (previous, next) = ((rank + size - 1) % size, (rank + 1) % size);
+        let label = |rank: usize| peers[rank].label();
+        if size > 1 && roads.transport(previous, rank) == Transport::Net {
+            let (from, to) = (label(previous), label(rank));
+            info!(
+                device,
+                Subsys::INIT | Subsys::NET,
+                "Channel {channel:02}/0 : {from} -> {to} [receive] via {}",
+                Transport::Net
+            );
+        }
+        for peer in (0..size).filter(|&peer| peer != rank && (layout.direct || peer == next)) {
+            let (from, to, transport) = (label(rank), label(peer), roads.transport(rank, peer));
+            match transport {
+                Transport::P2p => {
+                    info!(device, Subsys::INIT | Subsys::P2P, "Channel {channel:02}/0 : {from} -> {to} via {transport}")
+                }
+                Transport::Shm => {
+                    info!(device, Subsys::INIT | Subsys::SHM, "Channel {channel:02} : {from} -> {to} via {transport}")
+                }
+                Transport::Net => info!(
+                    device,
+                    Subsys::INIT | Subsys::NET,
+                    "Channel {channel:02}/0 : {from} -> {to} [send] via {transport}"
+                ),
+            }
+        }
+    }
+
+    pub(super) fn log_complete(&self, api: &str, timings: InitTimings) {
+        let (rank, size, device) = (self.rank, self.size, self.device.index());
+        info!(
+            device,
+            Subsys::INIT,
+            "{api} comm {0:#x} rank {rank} nranks {size} cudaDev {device} nvmlDev {device} busId {1:x} commId {0:#x} - Init COMPLETE",
+            self.number,
+            self.bus_id().as_number(),
+        );
+        let total = timings.began.elapsed().as_secs_f64();
+        let bootstrap = (timings.met - timings.began).as_secs_f64();
+        info!(
+            device,
+            Subsys::INIT | Subsys::PROFILE,
+            "Init timings - {api}: rank {rank} nranks {size} total {total:.4} (bootstrap {bootstrap:.4}, connections {:.4})",
+            total - bootstrap,
+        );
+    }
+
+    /// The lines that a call writes, when they are wanted.
+    pub(crate) fn log_call(&self, call: &Call, plan: &Plan, number: u64) {
+        if !log::enabled(Level::Info, Subsys::COLL | Subsys::TUNING) {
+            return;
+        }
+        let (size, device) = (self.size, self.device.index());
+        info!(
+            device,
+            Subsys::COLL,
+            "AllReduce: opCount {:x} sendbuff {:p} recvbuff {:p} count {} datatype {} op {} root 0 comm {:#x} [nranks={size}] stream {}",
+            number - 1,
+            call.send,
+            call.receive,
+            call.count,
+            call.data_type as u8,
+            call.op as u8,
+            self.number,
+            call.stream.id(),
+        );
+        let bytes = call.count * call.data_type.size_of();
+        let (algorithm, protocol) = names(plan.kernel);
+        info!(
+            device,
+            Subsys::TUNING,
+            "AllReduce: {bytes} Bytes -> Algo {} proto {} channel{{Lo..Hi}}={{0..{}}}",
+            algorithm.to_uppercase(),
+            protocol.to_uppercase(),
+            plan.channels - 1,
+        );
+    }
+
+    pub(super) fn log_end(&self, what: &str) {
+        let (rank, size, device) = (self.rank, self.size, self.device.index());
+        info!(
+            device,
+            Subsys::INIT | Subsys::DESTROY,
+            "comm {:#x} rank {rank} nranks {size} cudaDev {device} busId {:x} - {what} COMPLETE",
+            self.number,
+            self.bus_id().as_number(),
+        );
+    }
+
+    /// Says in one line that a slower road is used than this machine allows, why, and what it costs.
+    fn announce_slower_road(&self, roads: &Roads) {
+        if !self.config.flag(&variables::ANNOUNCE).value {
+            return;
+        }
+        // ranks of one process can always reach each other's memory
+        let slower: Vec<_> = roads.pairs().filter(|&(from, to)| roads.transport(from, to) != Transport::P2p).collect();
+        let slowest = roads.slowest();
+        let Some(&(from, to)) = slower.iter().find(|&&(from, to)| roads.transport(from, to) == slowest) else { return };
+        let decision = roads.decision(from, to);
+        let mut line = format!("slower road: {} goes via {slowest} instead of {}", decision.about, Transport::P2p);
+        if slower.len() > 1 {
+            let others = slower.len() - 1;
+            let _ = write!(
+                line,
+                ", and {others} other connection{} via a slower road too",
+                if others == 1 { "" } else { "s" }
+            );
+        }
+        for refusal in &decision.refused {
+            let _ = write!(line, "; {refusal}");
+        }
+        let cost = |bytes: usize| {
+            let here = self.planner.all_reduce(bytes).microseconds;
+            let best = self.planner.best_on(Transport::P2p, bytes);
+            format!("{:.1} times as long at {bytes} B ({best:.1} -> {here:.1} us)", here / best)
+        };
+        let _ = write!(line, "; predicted cost: an all-reduce takes {}, {}", cost(SMALL), cost(LARGE));
+        log::announce(&line);
+    }
+}
+
+/// ` 0 1 2 ...`, as NCCL prints a ring: numbers of equal width, cut when the line grows long.
+fn ring_order(size: usize) -> String {
+    const LONGEST: usize = 128;
+    let width = (size - 1).to_string().len();
+    let mut order = String::new();
+    for rank in 0..size {
+        let _ = write!(order, " {rank:width$}");
+        if order.len() > LONGEST {
+            return order + " ...";
+        }
+    }
+    order
+}

@@ -1,0 +1,197 @@
+//! Groups: calls of several ranks, or several calls of one, that begin together.
+//!
+//! One thread that drives several ranks must group their calls: each waits for the others, and only when the group
+//! ends are all of them queued.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use crate::communicator::Inner;
+use crate::device::host::stream::Shared;
+use crate::device::launch::Launch;
+use crate::device::{Allocation, Use};
+use crate::error::{Error, Result};
+use crate::types::{CallDescription, DataType, RedOp};
+
+/// A call that has been checked and waits for its group to end.
+pub(crate) struct Call {
+    pub communicator: Arc<Inner>,
+    pub stream: Arc<Shared>,
+    pub description: CallDescription,
+    pub data_type: DataType,
+    pub op: RedOp,
+    pub count: usize,
+    pub send: *const u8,
+    pub receive: *mut u8,
+    /// The memory it uses, and whether it writes there.
+    pub buffers: [(Arc<Allocation>, bool); 2],
+}
+
+/// The group that this thread is in.
+#[derive(Default)]
+struct Group {
+    depth: usize,
+    calls: Vec<Call>,
+    /// The first call that was refused: nothing of the group is queued then.
+    error: Option<Error>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+/// Runs `calls`, and queues what it called when it returns.
+///
+/// Groups nest: what is called in an inner group is queued when the outermost ends.
+///
+/// # Errors
+/// The error of `calls`, or of the first call in it that was refused. Nothing of the group is queued then.
+///
+/// ```
+/// use ferronickel::{Communicator, Config, Device, RedOp, group};
+///
+/// # fn main() -> ferronickel::Result<()> {
+/// let devices = [Device::host(0), Device::host(1)];
+/// let ranks = Communicator::init_all(&devices, &Config::from_environment())?;
+/// let streams = [devices[0].stream()?, devices[1].stream()?];
+/// let buffers = [devices[0].alloc::<i32>(1)?, devices[1].alloc::<i32>(1)?];
+/// buffers.iter().try_for_each(|buffer| buffer.copy_from_host(&[21]))?;
+/// group(|| {
+///     ranks.iter().zip(&buffers).zip(&streams).try_for_each(|((rank, buffer), stream)| {
+///         rank.all_reduce(buffer, buffer, RedOp::Sum, stream)
+///     })
+/// })?;
+/// streams.iter().try_for_each(|stream| stream.synchronize())?;
+/// assert_eq!(buffers[1].to_vec()?, [42]);
+/// # Ok(())
+/// # }
+/// ```
+pub fn group(calls: impl FnOnce() -> Result<()>) -> Result<()> {
+    let open = Open::new();
+    let called = calls();
+    open.close(called)
+}
+
+/// A group that is open on this thread; closing it twice, or never because of a panic, is impossible.
+struct Open;
+
+impl Open {
+    fn new() -> Open {
+        GROUP.with_borrow_mut(|group| group.depth += 1);
+        Open
+    }
+
+    fn close(self, called: Result<()>) -> Result<()> {
+        let outermost = GROUP.with_borrow_mut(|group| {
+            if let Err(error) = &called {
+                group.error.get_or_insert(error.clone());
+            }
+            (group.depth == 1).then(|| (std::mem::take(&mut group.calls), group.error.take()))
+        });
+        match outermost {
+            None => called,
+            Some((_, Some(error))) => Err(error),
+            Some((calls, None)) => launch(calls),
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let dropped = GROUP.with_borrow_mut(|group| {
+            group.depth -= 1;
+            // only after a panic is anything left
+            if group.depth == 0 { std::mem::take(group) } else { Group::default() }
+        });
+        drop(dropped);
+    }
+}
+
+/// Whether this thread is in a group.
+pub(crate) fn is_open() -> bool {
+    GROUP.with_borrow(|group| group.depth > 0)
+}
+
+/// Queues a checked call, or keeps it until the group ends.
+pub(crate) fn submit(call: Result<Call>) -> Result<()> {
+    if !is_open() {
+        return queue(call?, false);
+    }
+    GROUP.with_borrow_mut(|group| match call {
+        Ok(call) => {
+            group.calls.push(call);
+            Ok(())
+        }
+        Err(error) => {
+            group.error.get_or_insert(error.clone());
+            Err(error)
+        }
+    })
+}
+
+fn launch(calls: Vec<Call>) -> Result<()> {
+    let first = calls.first().map(|call| call.stream.clone());
+    for call in calls {
+        // The caller will wait for one of the streams and so run what is on it; nobody runs the others for it.
+        let elsewhere = first.as_ref().is_some_and(|first| !Arc::ptr_eq(first, &call.stream));
+        let (rank, device) = (call.communicator.rank, call.communicator.device.index());
+        queue(call, elsewhere).map_err(|error| error.in_call("group").on(rank, device))?;
+    }
+    Ok(())
+}
+
+fn queue(call: Call, for_worker: bool) -> Result<()> {
+    let (inner, stream) = (&call.communicator, &call.stream);
+    let plan = inner.planner.all_reduce(call.count * call.data_type.size_of());
+    let [send, receive] = &call.buffers;
+    let using = |(allocation, writes): &(Arc<Allocation>, bool)| Use::by_stream(allocation, stream.id(), *writes);
+    let uses = [Some(using(send)?), Some(using(receive)?)];
+    // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order of
+    // their numbers, whichever threads make them.
+    let mut calls = inner.calls();
+    *calls += 1;
+    inner.log_call(&call, &plan, *calls);
+    let launch = Launch {
+        context: inner.context.clone(),
+        kernel: plan.kernel,
+        data_type: call.data_type,
+        op: call.op,
+        send: call.send,
+        receive: call.receive,
+        count: call.count,
+        channels: plan.channels,
+        epoch: *calls,
+        call: call.description.to_bits(),
+        _uses: uses,
+    };
+    if for_worker {
+        stream.push_for_worker(launch)
+    } else {
+        stream.push(launch)
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn an_error_or_a_panic_in_a_group_leaves_none_open() {
+        let failing = || Err(Error::new(ErrorKind::InvalidUsage, "on purpose"));
+        assert_eq!(group(|| group(failing)).unwrap_err().seen(), "on purpose");
+        assert!(group(|| Ok(())).is_ok(), "the error stayed");
+        let panicked = std::panic::catch_unwind(|| group(|| group(|| panic!("on purpose"))));
+        assert!(panicked.is_err() && !is_open());
+    }
+
+    #[test]
+    fn an_error_that_the_closure_swallows_still_refuses_the_group() {
+        let refused = group(|| {
+            let _ = submit(Err(Error::new(ErrorKind::InvalidArgument, "a bad call")));
+            Ok(())
+        });
+        assert_eq!(refused.unwrap_err().seen(), "a bad call");
+    }
+}
