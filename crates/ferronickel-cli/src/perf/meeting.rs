@@ -27,12 +27,12 @@ struct State<T> {
 pub struct Broken;
 
 impl<T> Meeting<T> {
-    /// A meeting of `size` threads.
-    pub fn new(size: usize) -> Self {
+    /// A meeting of `size` threads, in a process where so many ranks work.
+    pub fn new(size: usize, ranks: usize) -> Self {
         let state = State { brought: none(size), arrived: 0, result: Arc::new(Vec::new()), broken: false };
-        // Looking is quicker than sleeping, but only where every thread has a core.
+        // Looking is quicker than sleeping, but only where it keeps no rank from its work.
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let looks = if size <= cores { 5_000 } else { 0 };
+        let looks = if ranks <= cores { 2_000 } else { 0 };
         Self { size, state: Mutex::new(state), held: AtomicU64::new(0), changed: Condvar::new(), looks }
     }
 
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn everyone_gets_what_all_brought() {
-        let meeting = Meeting::new(3);
+        let meeting = Meeting::new(3, 3);
         thread::scope(|scope| {
             for thread in 0..3 {
                 let meeting = &meeting;
@@ -105,12 +105,12 @@ mod tests {
 
     #[test]
     fn alone_there_is_nobody_to_wait_for() {
-        assert_eq!(*Meeting::new(1).meet(0, 5).unwrap(), [5]);
+        assert_eq!(*Meeting::new(1, 1).meet(0, 5).unwrap(), [5]);
     }
 
     #[test]
     fn a_broken_meeting_holds_nobody() {
-        let meeting = Meeting::new(2);
+        let meeting = Meeting::new(2, 2);
         thread::scope(|scope| {
             let waiting = scope.spawn(|| meeting.meet(0, ()));
             thread::sleep(Duration::from_millis(20));

@@ -62,7 +62,7 @@ fn verdict(settings: &Settings, report: &Report) -> Result<(), Failure> {
     }
 }
 
-/// Sets the ranks up and has all threads go through all sizes.
+/// Has all threads go through all sizes, until they are done or one fails.
 fn measure<C: Collective>(
     settings: &Settings,
     config: &Config,
@@ -70,40 +70,30 @@ fn measure<C: Collective>(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let threads = settings.threads as usize;
-    let resident = memory::resident();
     let id = if settings.parallel_init { Some(UniqueId::new().map_err(library)?) } else { None };
-    let mut communicators = match id {
-        Some(_) => Vec::new(),
-        None => Communicator::init_all(&devices(settings), config).map_err(library)?,
-    }
-    .into_iter();
-    let mut of_thread: Vec<_> = (0..threads)
-        .map(|_| id.is_none().then(|| communicators.by_ref().take(settings.per_thread as usize).collect()))
-        .collect();
-    let meeting = Arc::new(Meeting::new(threads));
+    let meeting = Arc::new(Meeting::new(threads, settings.ranks() as usize));
     let supervisor = Supervisor::new(threads, settings.timeout);
     let to_break_off = meeting.clone();
     supervisor.on_failure(move || to_break_off.break_off());
     let run = Run { settings, collective, config, supervisor, meeting, id };
     let failure = thread::scope(|scope| {
-        let mut helpers = vec![spawn(scope, &run, "watch", || run.supervisor.watch())];
-        let first = of_thread.remove(0);
-        for (thread, communicators) in (1..).zip(of_thread) {
-            let run = &run;
-            let work = move || run.supervisor.oversee(thread, || Worker::new(run, thread, communicators)?.work(None));
-            helpers.push(spawn(scope, run, "perf", work));
-        }
+        spawn(scope, &run, || run.supervisor.watch());
+        let mut helpers = Vec::new();
         run.supervisor.oversee(0, || {
+            let resident = memory::resident();
+            let mut sets = run.initialise_unless_parallel()?.into_iter();
+            let first = sets.next().flatten();
+            for (thread, communicators) in (1..).zip(sets) {
+                let run = &run;
+                let work = move || Worker::new(run, thread, communicators)?.work(None);
+                helpers.extend(spawn(scope, run, move || run.supervisor.oversee(thread, work)));
+            }
             let worker = Worker::new(&run, 0, first)?;
             report.initialised(memory::resident().saturating_sub(resident))?;
             worker.work(Some(report))
         });
-        // The one that watches comes last: it ends when the others have.
-        for helper in helpers.into_iter().flatten().rev().collect::<Vec<_>>() {
-            if helper.thread().name() == Some("watch") {
-                run.supervisor.finish();
-            }
-            // Panics are recorded by the supervisor.
+        for helper in helpers {
+            // The supervisor has recorded what went wrong, panics included.
             let _ = helper.join();
         }
         run.supervisor.finish()
@@ -111,16 +101,14 @@ fn measure<C: Collective>(
     failure.map_or(Ok(()), Err)
 }
 
+/// Starts a thread; that it cannot be started is a failure of the run.
 fn spawn<'scope, C>(
     scope: &'scope Scope<'scope, '_>,
     run: &Run<'_, C>,
-    name: &str,
     work: impl FnOnce() + Send + 'scope,
 ) -> Option<ScopedJoinHandle<'scope, ()>> {
-    let spawned = thread::Builder::new().name(name.into()).spawn_scoped(scope, work);
-    spawned
-        .map_err(|error| run.supervisor.fail(Failure::new(Code::System, format!("cannot start a thread: {error}"))))
-        .ok()
+    let failed = |error| Failure::new(Code::System, format!("cannot start a thread: {error}"));
+    thread::Builder::new().spawn_scoped(scope, work).map_err(|error| run.supervisor.fail(failed(error))).ok()
 }
 
 /// The device of each rank.
@@ -147,6 +135,18 @@ fn rank_devices(settings: &Settings) -> Vec<RankDevice> {
 }
 
 impl<C> Run<'_, C> {
+    /// The communicators of each thread's ranks; none yet if each thread initialises its own.
+    fn initialise_unless_parallel(&self) -> Result<Vec<Option<Vec<Communicator>>>, Failure> {
+        let threads = self.settings.threads as usize;
+        if self.id.is_some() {
+            return Ok((0..threads).map(|_| None).collect());
+        }
+        let initialise = || Communicator::init_all(&devices(self.settings), self.config);
+        let mut all = self.supervisor.timed(0, initialise).map_err(library)?.into_iter();
+        let per_thread = self.settings.per_thread as usize;
+        Ok((0..threads).map(|_| Some(all.by_ref().take(per_thread).collect())).collect())
+    }
+
     /// The communicators of a thread's ranks, initialised by it alone.
     pub fn initialise(&self, thread: usize, id: &UniqueId) -> Result<Vec<Communicator>, Failure> {
         let (all, per_thread) = (devices(self.settings), self.settings.per_thread as usize);
@@ -154,5 +154,185 @@ impl<C> Run<'_, C> {
         let own: Vec<_> = all.into_iter().enumerate().skip(thread * per_thread).take(per_thread).collect();
         let initialise = || Communicator::init_ranks(id, size, &own, self.config);
         self.supervisor.timed(thread, initialise).map_err(library)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::{Duration, Instant};
+
+    use clap::Parser;
+    use ferronickel::{DeviceBuffer, Error, Stream};
+
+    use super::super::calls::AllReduce;
+    use super::super::data::Value;
+    use super::super::kind::Op;
+    use super::super::options::Options;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn settings(line: &str) -> Settings {
+        let words = std::iter::once("perf").chain(line.split_whitespace());
+        Settings::new(Command::try_parse_from(words).unwrap().options, |_| None).unwrap()
+    }
+
+    fn run_with(line: &str, collective: &impl Collective) -> (Result<(), Failure>, String) {
+        let mut out = Vec::new();
+        let result = run(&settings(line), &Config::default(), collective, &mut out);
+        (result, String::from_utf8(out).unwrap())
+    }
+
+    /// A collective that does something else in its call of rank 1 with this number.
+    struct Faulty {
+        calls: AtomicU32,
+        at: u32,
+        fault: Fault,
+    }
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Fault {
+        OtherOperation,
+        Overlong,
+        Panic,
+        Skipped,
+    }
+
+    impl Faulty {
+        fn new(fault: Fault, at: u32) -> Self {
+            Self { calls: AtomicU32::new(0), at, fault }
+        }
+    }
+
+    impl Collective for Faulty {
+        fn start<T: Value>(
+            &self,
+            communicator: &Communicator,
+            send: &DeviceBuffer<T>,
+            receive: &DeviceBuffer<T>,
+            op: Op,
+            stream: &Stream,
+        ) -> Result<(), Error> {
+            // All ranks agree on another operation; the other faults are those of rank 1.
+            if self.fault == Fault::OtherOperation {
+                return AllReduce.start(communicator, send, receive, Op::Max, stream);
+            }
+            let is_due = communicator.rank() == 1 && self.calls.fetch_add(1, Ordering::Relaxed) == self.at;
+            match self.fault {
+                Fault::Skipped if is_due => Ok(()),
+                Fault::Panic if is_due => panic!("on purpose"),
+                Fault::Overlong if is_due => send.slice(0..send.len() + 1).map(drop),
+                _ => AllReduce.start(communicator, send, receive, op, stream),
+            }
+        }
+    }
+
+    #[test]
+    fn right_results_are_a_success() {
+        for line in ["-b 8 -e 1K -f 4 -g 2", "-b 8 -e 1K -f 4 -t 2 -p 1 -n 3 -m 2 -u 1", "-b 64 -e 64 -t 2 -g 2 -c 3"] {
+            let (result, out) = run_with(line, &AllReduce);
+            assert_eq!(result, Ok(()), "{line}");
+            assert!(out.contains("# Out of bounds values : 0 OK\n"), "{out}");
+        }
+    }
+
+    #[test]
+    fn wrong_results_are_counted_and_exit_with_their_own_code() {
+        let (result, out) = run_with("-b 400 -e 400 -g 2 -d int32", &Faulty::new(Fault::OtherOperation, 0));
+        let failure = result.unwrap_err();
+        assert_eq!(failure.code, Code::WrongResults);
+        assert!(
+            failure
+                .message
+                .starts_with("400 elements are wrong; the first: 400 B out of place, int32 sum: element 0 on rank 0"),
+            "{failure}"
+        );
+        assert!(out.contains("     200  "), "{out}");
+        assert!(out.contains("# Out of bounds values : 400 FAILED\n"), "{out}");
+    }
+
+    #[test]
+    fn unchecked_results_are_not_called_right_or_wrong() {
+        let (result, out) = run_with("-b 400 -e 400 -g 2 -c 0", &Faulty::new(Fault::OtherOperation, 0));
+        assert_eq!(result, Ok(()));
+        assert_eq!(out.matches("    N/A").count(), 2, "{out}");
+    }
+
+    #[test]
+    fn too_slow_is_a_failure_too() {
+        let mut slow = settings("-b 8 -e 8 -g 2");
+        slow.min_bandwidth = Some(1e9);
+        let mut out = Vec::new();
+        let failure = run(&slow, &Config::default(), &AllReduce, &mut out).unwrap_err();
+        assert_eq!(failure.code, Code::WrongResults);
+        assert!(failure.message.contains("below 90% of NCCL_TESTS_MIN_BW=1000000000"), "{failure}");
+        assert!(String::from_utf8(out).unwrap().contains(" FAILED\n"));
+    }
+
+    #[test]
+    fn a_failing_call_of_one_thread_ends_all() {
+        for at in [0, 1, 7] {
+            let (result, _) = run_with("-b 64 -e 64 -t 2 -n 5", &Faulty::new(Fault::Overlong, at));
+            let failure = result.unwrap_err();
+            assert_eq!(failure.code, Code::Library, "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_panicking_thread_ends_all() {
+        let (result, _) = run_with("-b 64 -e 64 -t 2 -n 5", &Faulty::new(Fault::Panic, 3));
+        let failure = result.unwrap_err();
+        assert_eq!((failure.code, failure.message.as_str()), (Code::System, "thread 1 panicked; this is a bug"));
+    }
+
+    #[test]
+    fn a_call_that_never_completes_is_a_timeout() {
+        let begin = Instant::now();
+        let (result, _) = run_with("-b 64 -e 64 -t 2 -n 5 -T 1", &Faulty::new(Fault::Skipped, 4));
+        assert_eq!(result.unwrap_err(), Failure::new(Code::Timeout, "Test timeout (1s)"));
+        assert!(begin.elapsed() < Duration::from_secs(8));
+    }
+
+    /// An output that takes so many bytes.
+    struct Full(usize, io::ErrorKind);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(self.1)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_output_that_takes_no_more_ends_all() {
+        for (kind, code) in [(io::ErrorKind::BrokenPipe, Code::ClosedPipe), (io::ErrorKind::StorageFull, Code::System)]
+        {
+            for room in [0, 600, 1500] {
+                let settings = settings("-b 8 -e 1M -f 2 -t 2 -n 2");
+                let failure = run(&settings, &Config::default(), &AllReduce, &mut Full(room, kind)).unwrap_err();
+                assert_eq!((failure.code, failure.message.is_empty()), (code, code == Code::ClosedPipe));
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_run_leaves_a_whole_report() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut settings = settings("-b 64 -e 64 -t 2 -n 5");
+        settings.json = Some(directory.path().join("a.json"));
+        let result = run(&settings, &Config::default(), &Faulty::new(Fault::Overlong, 7), &mut Vec::new());
+        let text = std::fs::read_to_string(directory.path().join("a.json")).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["errors"][0].as_str(), Some(result.unwrap_err().message.as_str()));
     }
 }

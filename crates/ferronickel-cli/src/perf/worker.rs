@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferronickel::{Communicator, Config, Error, UniqueId};
+use ferronickel::{Communicator, Config, DeviceBuffer, Error, UniqueId};
 
 use super::calls::{Buffers, Calls, Collective, Rank, Size};
 use super::data::{Recipe, Value, with_value_type};
@@ -80,7 +80,14 @@ impl<'a, C: Collective> Worker<'a, C> {
         for &kind in &self.run.settings.types {
             with_value_type!(kind, T => self.work_with::<T>(report.as_deref_mut())?);
         }
-        Ok(())
+        self.finalize()
+    }
+
+    /// Every call is complete, and no thread makes another.
+    fn finalize(&self) -> Result<(), Failure> {
+        self.meet(Share::default())?;
+        let finalize = || self.ranks.iter().try_for_each(|rank| rank.communicator.finalize());
+        self.run.supervisor.timed(self.thread, finalize).map_err(library)
     }
 
     fn work_with<T: Value>(&self, mut report: Option<&mut Report>) -> Result<(), Failure> {
@@ -105,7 +112,7 @@ impl<'a, C: Collective> Worker<'a, C> {
         let elements = (settings.sweep.largest() / size_of::<T>() as u64) as usize + settings.unalign as usize;
         let recipe = Recipe { seed: 0, op: Op::Sum, ranks: u64::from(settings.ranks()) };
         let of_rank = |rank: &Rank| -> Result<_, Error> {
-            let buffer = || {
+            let buffer = || -> Result<DeviceBuffer<T>, Error> {
                 let buffer = rank.communicator.device().alloc::<T>(elements)?;
                 write_inputs(recipe, rank.communicator.rank() as u64, &buffer)?;
                 Ok(buffer)
