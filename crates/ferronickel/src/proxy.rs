@@ -131,7 +131,11 @@ impl Engine {
             match self.turn() {
                 Ok(true) => idle = 0,
                 Ok(false) => idle += 1,
-                Err(failure) => return self.progress.fail(failure),
+                Err(failure) => {
+                    // a rank that has left closes its connections: then that is the cause, and the first one stays
+                    self.progress.look_for_trouble_in_last_call(self.rank);
+                    return self.progress.fail(failure);
+                }
             }
             if self.shared.ending.load(Ordering::SeqCst) {
                 let since = *ending_since.get_or_insert_with(Instant::now);

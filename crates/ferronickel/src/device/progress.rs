@@ -108,6 +108,13 @@ impl Progress {
         self.ranks[rank].last.store(last + 1, Ordering::Release);
     }
 
+    /// As [`look_for_trouble`](Self::look_for_trouble), for the call that `rank` began last.
+    pub fn look_for_trouble_in_last_call(&self, rank: usize) {
+        let own = &self.ranks[rank];
+        let (epoch, call) = (own.started.load(Ordering::Acquire), own.call.load(Ordering::Relaxed));
+        self.look_for_trouble(rank, epoch, call);
+    }
+
     /// Looks whether a peer can still come to call number `epoch` of `rank`; if one cannot, that is the failure.
     #[cold]
     pub fn look_for_trouble(&self, rank: usize, epoch: u64, call: u64) {
