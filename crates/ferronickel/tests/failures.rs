@@ -30,11 +30,15 @@ fn counts_that_differ_are_a_mismatch_on_every_road_with_every_algorithm() {
     // pairs of counts that take the same algorithm, different ones, and none at all
     for (a, b) in [(10, 11), (0, 10), (10, 1_000_000), (1_000_000, 1_000_001), (3_000, 3_001), (3_000, 300_000)] {
         for (_, closed) in ROADS {
+            let all_have_called = Barrier::new(3);
             let results = on_threads(3, &config(closed), |rank| {
                 call(&rank, 5, RedOp::Sum).unwrap();
+                // a failure ends what is under way, and so it may end a call before it on a rank that is behind
+                all_have_called.wait();
                 call(&rank, if rank.communicator.rank() == 1 { b } else { a }, RedOp::Sum)
             });
-            let words = [format!("(count {a}, float32, sum)"), format!("rank 1 made all_reduce(count {b}, float32, sum)")];
+            let words =
+                [format!("(count {a}, float32, sum)"), format!("rank 1 made all_reduce(count {b}, float32, sum)")];
             assert_all(results, ErrorKind::Mismatch, &[&words[0], &words[1], "in call 2"]);
         }
     }
@@ -72,7 +76,12 @@ fn a_failure_stays_and_carries_what_led_to_it() {
     for (number, result) in results.into_iter().enumerate() {
         let error = result.unwrap_err();
         assert_eq!((error.rank(), error.device()), (Some(number), Some(number as u32)));
-        assert!(error.decisions().iter().any(|decision| decision.to_string().contains("NCCL_P2P_DISABLE=1 set by the program")));
+        assert!(
+            error
+                .decisions()
+                .iter()
+                .any(|decision| decision.to_string().contains("NCCL_P2P_DISABLE=1 set by the program"))
+        );
         assert!(error.advice().is_some());
     }
 }
@@ -194,13 +203,18 @@ fn wrong_arguments_are_refused_before_anything_is_queued() {
     let (four, five) = (rank.device.alloc::<i32>(4).unwrap(), rank.device.alloc::<i32>(5).unwrap());
     let far = elsewhere.alloc::<i32>(4).unwrap();
     let far_stream = elsewhere.stream().unwrap();
-    let refused = |send: &DeviceBuffer<i32>, receive: &DeviceBuffer<i32>, stream: &Stream| rank.communicator.all_reduce(send, receive, RedOp::Sum, stream).unwrap_err();
+    let refused = |send: &DeviceBuffer<i32>, receive: &DeviceBuffer<i32>, stream: &Stream| {
+        rank.communicator.all_reduce(send, receive, RedOp::Sum, stream).unwrap_err()
+    };
     let cases = [
         (refused(&four, &five, &rank.stream), "send has 4 elements, receive 5"),
         (refused(&far, &four, &rank.stream), "send belongs to host device 9, the communicator to host device 0"),
         (refused(&four, &far, &rank.stream), "receive belongs to host device 9"),
         (refused(&four, &four, &far_stream), "stream belongs to host device 9"),
-        (refused(&five.slice(0..4).unwrap(), &five.slice(1..5).unwrap(), &rank.stream), "overlap, but are not the same"),
+        (
+            refused(&five.slice(0..4).unwrap(), &five.slice(1..5).unwrap(), &rank.stream),
+            "overlap, but are not the same",
+        ),
     ];
     for (error, words) in cases {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -228,9 +242,10 @@ fn a_refused_call_refuses_its_whole_group() {
     assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert!(ranks[0].stream.is_idle().unwrap(), "half a group was queued");
     group(|| {
-        ranks.iter().zip(&buffers).try_for_each(|(rank, buffer)| {
-            rank.communicator.all_reduce(buffer, buffer, RedOp::Sum, &rank.stream)
-        })
+        ranks
+            .iter()
+            .zip(&buffers)
+            .try_for_each(|(rank, buffer)| rank.communicator.all_reduce(buffer, buffer, RedOp::Sum, &rank.stream))
     })
     .unwrap();
     ranks.iter().for_each(|rank| rank.stream.synchronize().unwrap());

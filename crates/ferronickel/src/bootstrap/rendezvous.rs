@@ -4,7 +4,7 @@
 //! must know of the others, round by round.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ pub(crate) struct Member {
 }
 
 struct Session {
+    id: UniqueId,
     ranks: usize,
     progress: Arc<Progress>,
     state: Mutex<State>,
@@ -41,6 +42,10 @@ struct State {
 /// The sessions of this process, while somebody is in them.
 static SESSIONS: Mutex<Option<HashMap<UniqueId, Weak<Session>>>> = Mutex::new(None);
 
+/// Sessions that failed last: a rank that comes late learns why, instead of waiting for ranks that have given up.
+static FAILED: Mutex<VecDeque<(UniqueId, Failure)>> = Mutex::new(VecDeque::new());
+const REMEMBERED: usize = 64;
+
 /// A waiting rank looks this often whether the session has failed.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -51,12 +56,15 @@ impl Member {
     /// [`InvalidUsage`](ErrorKind::InvalidUsage) when this does not fit what another rank said; unless all have come,
     /// the others fail as well, since the communicator cannot become complete.
     pub fn join(id: &UniqueId, ranks: usize, rank: usize, timeout: Duration) -> Result<Member> {
+        if let Some(failure) = Session::failed(id) {
+            return Err(failure.into());
+        }
         let session = {
             let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
             let sessions = sessions.get_or_insert_default();
             sessions.retain(|_, session| session.strong_count() > 0);
             sessions.get(id).and_then(Weak::upgrade).unwrap_or_else(|| {
-                let session = Arc::new(Session::new(ranks));
+                let session = Arc::new(Session::new(id, ranks));
                 sessions.insert(id.clone(), Arc::downgrade(&session));
                 session
             })
@@ -68,6 +76,11 @@ impl Member {
     /// The record that all ranks of the session share.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.session.progress
+    }
+
+    /// Tells every rank of the session, those that have not come yet too, that init failed.
+    pub fn fail(&self, failure: Failure) {
+        self.session.fail(failure);
     }
 
     /// Brings `value` and takes what every rank brought, in rank order.
@@ -92,7 +105,7 @@ impl Member {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let failure = session.missing(&state, self.timeout);
-                session.progress.fail(failure.clone());
+                self.fail(failure.clone());
                 return Err(failure.into());
             }
             let waited = session.changed.wait_timeout(state, left.min(LOOK));
@@ -105,12 +118,39 @@ impl Member {
 }
 
 impl Session {
-    fn new(ranks: usize) -> Self {
+    fn new(id: &UniqueId, ranks: usize) -> Self {
         let state = State { joined: vec![false; ranks], brought: vec![None; ranks], ..State::default() };
-        Session { ranks, progress: Arc::new(Progress::new(ranks)), state: Mutex::new(state), changed: Condvar::new() }
+        Session {
+            id: id.clone(),
+            ranks,
+            progress: Arc::new(Progress::new(ranks)),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Why the session of `id` failed, if it did not long ago.
+    fn failed(id: &UniqueId) -> Option<Failure> {
+        let failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.iter().find(|(other, _)| other == id).map(|(_, failure)| failure.clone())
+    }
+
+    fn fail(&self, failure: Failure) {
+        let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !failed.iter().any(|(id, _)| *id == self.id) {
+            failed.push_back((self.id.clone(), failure.clone()));
+            if failed.len() > REMEMBERED {
+                failed.pop_front();
+            }
+            self.progress.fail(failure);
+            self.changed.notify_all();
+        }
     }
 
     fn admit(&self, ranks: usize, rank: usize) -> Result<()> {
+        if let Some(failure) = self.progress.failure() {
+            return Err(failure.into());
+        }
         let mut state = self.lock();
         let refusal = if ranks != self.ranks {
             format!("rank {rank} says that there are {ranks} ranks, another rank with the same id said {}", self.ranks)
@@ -123,8 +163,7 @@ impl Session {
         let hint = "make a new id for each communicator, and give every rank of it the same size and its own number";
         let failure = Failure { kind: ErrorKind::InvalidUsage, seen: refusal, hint: Some(hint.into()) };
         if !state.joined.iter().all(|&joined| joined) {
-            self.progress.fail(failure.clone());
-            self.changed.notify_all();
+            self.fail(failure.clone());
         }
         Err(failure.into())
     }
@@ -182,8 +221,10 @@ mod tests {
         let error = first.all_gather(()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.to_string().contains("ranks 1, 2, 3 of 4 did not come within 0.03 s"), "{error}");
-        // whoever comes later learns it at once
+        // the others learn it at once, even one that comes when all have given up
         assert_eq!(third.all_gather(()).unwrap_err().seen(), error.seen());
+        drop((first, third));
+        assert_eq!(Member::join(&id, 4, 1, LONG).err().unwrap().seen(), error.seen());
     }
 
     #[test]

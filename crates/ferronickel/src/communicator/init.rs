@@ -144,7 +144,7 @@ fn init_one(
         // whoever fails tells the others, who would wait for it
         let hint = error.advice().map(String::from);
         let seen = format!("rank {rank} failed in init: {}", error.seen());
-        member.progress().fail(Failure { kind: error.kind(), seen, hint });
+        member.fail(Failure { kind: error.kind(), seen, hint });
         error.in_call(api).on(rank, device.index())
     })
 }
