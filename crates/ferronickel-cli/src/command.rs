@@ -19,12 +19,14 @@ const FERRONICKEL: &str = "ferronickel";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 all is well; 1 the system refused something; 2 a device failed; 3 a call of the library failed;
-4 timeout; 6 the command line is wrong; 7 results are wrong, or slower than NCCL_TESTS_MIN_BW; 141 the output was closed.";
+4 timeout; 6 the command line is wrong; 7 results are wrong, or slower than NCCL_TESTS_MIN_BW; 141 standard
+output was closed before all was written.";
 
 const PERF_NOTES: &str = "\
-Variables: NCCL_TESTS_MIN_BW (the least mean bus bandwidth in GB/s, of which 90% must be reached), NCCL_TESTS_DEVICE
-(the device of rank 0), and those that `ferronickel env` lists.
--z with -m: the wait follows the group. Results are checked to the bit; averages of floats to 2 units in the last place.";
+Variables: NCCL_TESTS_MIN_BW (the least mean bus bandwidth in GB/s, of which 90% must be reached),
+NCCL_TESTS_DEVICE (the device of rank 0), and those that `ferronickel env` lists.
+-z with -m: the wait follows the group. Results are checked to the bit; averages of floats to 2 units in the
+last place.";
 
 /// Collective communication between devices, honest about the road the data took.
 #[derive(Debug, Parser)]
@@ -57,7 +59,8 @@ enum Collective {
 
 /// nccl-tests' program.
 #[derive(Debug, Parser)]
-#[command(name = ALL_REDUCE_PERF, infer_long_args = true, about = "Benchmark an all-reduce, with nccl-tests' options and table")]
+#[command(name = ALL_REDUCE_PERF, infer_long_args = true)]
+#[command(about = "Benchmark an all-reduce, with nccl-tests' options and table")]
 #[command(after_help = PERF_NOTES, after_long_help = [PERF_NOTES, "\n\n", EXIT_CODES].concat())]
 struct AllReducePerf {
     #[command(flatten)]

@@ -9,7 +9,7 @@
 //! | sum | integers times one power of two for the element | the sum of all magnitudes fits the mantissa |
 //! | prod | one rank has a random mantissa, at most four others a factor 1/2 or 2, the rest 1 | only exponents add up |
 //! | max, min | any normal numbers | nothing is computed |
-//! | avg | the odd part of the number of ranks, doubled up to three times, times one power of two for the element | see below |
+//! | avg | the odd part of the number of ranks, doubled up to three times, times a power of two | see below |
 //!
 //! So every comparison is of bits, with one exception: an average of floats may differ by [`AVERAGE_BOUND`] units in
 //! the last place. Its exact result can be represented, and adding first is exact; but an implementation may as well

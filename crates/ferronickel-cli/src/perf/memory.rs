@@ -8,7 +8,7 @@ use crate::exit::Failure;
 
 /// What a rank needs besides its two buffers: its threads' stacks, the library's own buffers, and the chunks that
 /// are checked.
-const PER_RANK: u64 = 16 << 20;
+const PER_RANK: u64 = 8 << 20;
 
 /// Left to the rest of the machine: an eighth of what is available, but no more than this.
 const MOST_RESERVED: u64 = 1 << 30;

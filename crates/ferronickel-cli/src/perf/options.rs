@@ -20,107 +20,133 @@ pub struct Options {
     pub device: Accepted,
 
     /// Threads
-    #[arg(short = 't', long = "nthreads", value_name = "N", default_value = "1", value_parser = at_least_one, allow_hyphen_values = true, help_heading = "Ranks")]
+    #[arg(short = 't', long = "nthreads", value_name = "N", default_value = "1",
+           value_parser = at_least_one, allow_hyphen_values = true, help_heading = "Ranks")]
     pub threads: u32,
 
     /// Devices that each thread drives, one rank each
-    #[arg(short = 'g', long = "ngpus", value_name = "N", default_value = "1", value_parser = at_least_one, allow_hyphen_values = true, help_heading = "Ranks")]
+    #[arg(short = 'g', long = "ngpus", value_name = "N", default_value = "1",
+           value_parser = at_least_one, allow_hyphen_values = true, help_heading = "Ranks")]
     pub devices: u32,
 
     /// 1: each thread initialises its own communicators
-    #[arg(short = 'p', long = "parallel_init", value_name = "0|1", default_value = "0", value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Ranks")]
+    #[arg(short = 'p', long = "parallel_init", value_name = "0|1", default_value = "0",
+           value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Ranks")]
     pub parallel_init: bool,
 
     /// Smallest size; sizes take the suffixes K, M, G and T (powers of 1024)
-    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_hyphen_values = true, help_heading = "Sizes")]
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M",
+           value_parser = size::parse, allow_hyphen_values = true, help_heading = "Sizes")]
     pub min_bytes: u64,
 
     /// Largest size; reduced to what the memory holds
-    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_hyphen_values = true, help_heading = "Sizes")]
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M",
+           value_parser = size::parse, allow_hyphen_values = true, help_heading = "Sizes")]
     pub max_bytes: u64,
 
     /// Bytes from one size to the next
-    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M", value_parser = size::parse, allow_hyphen_values = true, help_heading = "Sizes")]
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M",
+           value_parser = size::parse, allow_hyphen_values = true, help_heading = "Sizes")]
     pub step_bytes: u64,
 
     /// Factor from one size to the next, instead of -i; 1 is off
-    #[arg(short = 'f', long = "stepfactor", value_name = "N", default_value = "1", value_parser = factor, allow_hyphen_values = true, help_heading = "Sizes")]
+    #[arg(short = 'f', long = "stepfactor", value_name = "N", default_value = "1",
+           value_parser = factor, allow_hyphen_values = true, help_heading = "Sizes")]
     pub step_factor: u64,
 
     /// Operation: sum, prod, max, min, avg or all
-    #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = parse_ops, allow_hyphen_values = true, help_heading = "What is reduced")]
+    #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum",
+           value_parser = parse_ops, allow_hyphen_values = true, help_heading = "What is reduced")]
     pub ops: std::vec::Vec<Op>,
 
     /// Type: int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16 or all
-    #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float", value_parser = parse_types, allow_hyphen_values = true, help_heading = "What is reduced")]
+    #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float",
+           value_parser = parse_types, allow_hyphen_values = true, help_heading = "What is reduced")]
     pub types: std::vec::Vec<Type>,
 
     /// Root, for collectives that have one; -1 is all of them
-    #[arg(short = 'r', long = "root", value_name = "RANK", default_value = "0", value_parser = root, allow_hyphen_values = true, help_heading = "What is reduced")]
+    #[arg(short = 'r', long = "root", value_name = "RANK", default_value = "0",
+           value_parser = root, allow_hyphen_values = true, help_heading = "What is reduced")]
     pub root: i64,
 
     /// Misalign the buffers by so many elements
-    #[arg(short = 'u', long = "unalign", value_name = "N", default_value = "0", value_parser = whole, allow_hyphen_values = true, help_heading = "What is reduced")]
+    #[arg(short = 'u', long = "unalign", value_name = "N", default_value = "0",
+           value_parser = whole, allow_hyphen_values = true, help_heading = "What is reduced")]
     pub unalign: u32,
 
     /// 1 or 2: register the buffers; host devices need no registration
-    #[arg(short = 'R', long = "local_register", value_name = "0|1|2", default_value = "0", value_parser = up_to_two, allow_hyphen_values = true, help_heading = "What is reduced")]
+    #[arg(short = 'R', long = "local_register", value_name = "0|1|2", default_value = "0",
+           value_parser = up_to_two, allow_hyphen_values = true, help_heading = "What is reduced")]
     pub local_register: u8,
 
     /// Timed iterations
-    #[arg(short = 'n', long = "iters", value_name = "N", default_value = "20", value_parser = at_least_one, allow_hyphen_values = true, help_heading = "Measuring")]
+    #[arg(short = 'n', long = "iters", value_name = "N", default_value = "20",
+           value_parser = at_least_one, allow_hyphen_values = true, help_heading = "Measuring")]
     pub iterations: u32,
 
     /// Collectives that an iteration aggregates in one group
-    #[arg(short = 'm', long = "agg_iters", value_name = "N", default_value = "1", value_parser = group_size, allow_hyphen_values = true, help_heading = "Measuring")]
+    #[arg(short = 'm', long = "agg_iters", value_name = "N", default_value = "1",
+           value_parser = group_size, allow_hyphen_values = true, help_heading = "Measuring")]
     pub aggregated: u32,
 
     /// Warm-up iterations, which are not timed
-    #[arg(short = 'w', long = "warmup_iters", value_name = "N", default_value = "1", value_parser = whole, allow_hyphen_values = true, help_heading = "Measuring")]
+    #[arg(short = 'w', long = "warmup_iters", value_name = "N", default_value = "1",
+           value_parser = whole, allow_hyphen_values = true, help_heading = "Measuring")]
     pub warmup: u32,
 
     /// Times to go through all sizes; 0 is for ever
-    #[arg(short = 'N', long = "run_cycles", value_name = "N", default_value = "1", value_parser = whole, allow_hyphen_values = true, help_heading = "Measuring")]
+    #[arg(short = 'N', long = "run_cycles", value_name = "N", default_value = "1",
+           value_parser = whole, allow_hyphen_values = true, help_heading = "Measuring")]
     pub cycles: u32,
 
     /// Calls whose results are checked, each with other inputs; 0 checks nothing
-    #[arg(short = 'c', long = "check", value_name = "N", default_value = "1", value_parser = whole, allow_hyphen_values = true, help_heading = "Measuring")]
+    #[arg(short = 'c', long = "check", value_name = "N", default_value = "1",
+           value_parser = whole, allow_hyphen_values = true, help_heading = "Measuring")]
     pub checks: u32,
 
     /// 1: after each collective wait, and meet the other threads; 2: wait; 3: as 1, the meeting not timed
-    #[arg(short = 'z', long = "blocking", value_name = "0|1|2|3", default_value = "0", value_parser = up_to_three, allow_hyphen_values = true, help_heading = "Measuring")]
+    #[arg(short = 'z', long = "blocking", value_name = "0|1|2|3", default_value = "0",
+           value_parser = up_to_three, allow_hyphen_values = true, help_heading = "Measuring")]
     pub blocking: u8,
 
     /// 1: use the NULL stream; on a host device this is its one stream
-    #[arg(short = 'y', long = "stream_null", value_name = "0|1", default_value = "0", value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Measuring")]
+    #[arg(short = 'y', long = "stream_null", value_name = "0|1", default_value = "0",
+           value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Measuring")]
     pub null_stream: bool,
 
     /// Seconds that one wait may take; 0 is no limit
-    #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value = "0", value_parser = whole, allow_hyphen_values = true, help_heading = "Measuring")]
+    #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value = "0",
+           value_parser = whole, allow_hyphen_values = true, help_heading = "Measuring")]
     pub timeout: u32,
 
     /// Which thread's time counts: 0 the first's, 1 the average, 2 the least, 3 the greatest
-    #[arg(short = 'a', long = "average", value_name = "0|1|2|3", default_value = "1", value_parser = up_to_three, allow_hyphen_values = true, help_heading = "Measuring")]
+    #[arg(short = 'a', long = "average", value_name = "0|1|2|3", default_value = "1",
+           value_parser = up_to_three, allow_hyphen_values = true, help_heading = "Measuring")]
     pub average: u8,
 
     /// 1: report the time to start the calls, not to complete them
-    #[arg(short = 'C', long = "report_cputime", value_name = "0|1", default_value = "0", value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Report")]
+    #[arg(short = 'C', long = "report_cputime", value_name = "0|1", default_value = "0",
+           value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Report")]
     pub cpu_time: bool,
 
     /// 1: add the time of day to each row
-    #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value = "0", value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Report")]
+    #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value = "0",
+           value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Report")]
     pub timestamps: bool,
 
     /// 1: time each iteration on its own, awaiting it, and add its least, greatest, 99th percentile and variation
-    #[arg(short = 'I', long = "per_iter_timing", value_name = "0|1", default_value = "0", value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Report")]
+    #[arg(short = 'I', long = "per_iter_timing", value_name = "0|1", default_value = "0",
+           value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Report")]
     pub per_iteration: bool,
 
     /// Iterations at the start that -I leaves out
-    #[arg(short = 'K', long = "per_iter_skip", value_name = "N", default_value = "0", value_parser = whole, allow_hyphen_values = true, help_heading = "Report")]
+    #[arg(short = 'K', long = "per_iter_skip", value_name = "N", default_value = "0",
+           value_parser = whole, allow_hyphen_values = true, help_heading = "Report")]
     pub skip: u32,
 
     /// 1: report the memory used
-    #[arg(short = 'M', long = "memory", value_name = "0|1", default_value = "0", value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Report")]
+    #[arg(short = 'M', long = "memory", value_name = "0|1", default_value = "0",
+           value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Report")]
     pub memory: bool,
 
     /// Write the results as JSON too; if FILE.json exists, to FILE.json.0, .1, ...
@@ -134,19 +160,23 @@ pub struct Options {
     pub json: Option<PathBuf>,
 
     /// Launches of a CUDA graph; only 0 on host devices
-    #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value = "0", value_parser = no_graph, allow_hyphen_values = true, help_heading = "For CUDA devices only")]
+    #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value = "0",
+           value_parser = no_graph, allow_hyphen_values = true, help_heading = "For CUDA devices only")]
     pub graph: Accepted,
 
     /// Device-side implementation; only 0 on host devices
-    #[arg(short = 'D', long = "device_implementation", value_name = "N", default_value = "0", value_parser = no_device_implementation, allow_hyphen_values = true, help_heading = "For CUDA devices only")]
+    #[arg(short = 'D', long = "device_implementation", value_name = "N", default_value = "0",
+           value_parser = no_device_implementation, allow_hyphen_values = true, help_heading = "For CUDA devices only")]
     pub device_implementation: Accepted,
 
     /// Blocks of the device-side implementation
-    #[arg(short = 'V', long = "device_cta_count", value_name = "N", value_parser = no_cta_count, allow_hyphen_values = true, help_heading = "For CUDA devices only")]
+    #[arg(short = 'V', long = "device_cta_count", value_name = "N",
+           value_parser = no_cta_count, allow_hyphen_values = true, help_heading = "For CUDA devices only")]
     pub cta_count: Option<Accepted>,
 
     /// How many blocks a collective may use
-    #[arg(short = 'x', long = "cta_policy", value_name = "N", value_parser = no_cta_policy, allow_hyphen_values = true, help_heading = "For CUDA devices only")]
+    #[arg(short = 'x', long = "cta_policy", value_name = "N",
+           value_parser = no_cta_policy, allow_hyphen_values = true, help_heading = "For CUDA devices only")]
     pub cta_policy: Option<Accepted>,
 }
 

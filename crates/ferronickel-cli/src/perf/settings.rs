@@ -9,7 +9,7 @@ use super::statistics::Combine;
 use crate::exit::Failure;
 
 /// More ranks than this in one process are a slip of the keyboard.
-const MOST_RANKS: u32 = 1024;
+const MOST_RANKS: u32 = 256;
 
 /// How a call is awaited (`-z`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ mod tests {
             ("-b 0 -e 8 -f 2", "-b 0"),
             ("-b 4 -e 8 -i 0", "-i 0"),
             ("-t 65536 -g 65536", "4294967296 ranks"),
-            ("-t 1025", "at most 1024"),
+            ("-t 257", "at most 256"),
             ("-r 2 -g 2", "-r 2: there is no such rank"),
             ("-I 1 -n 5 -K 5", "-K 5 leaves none"),
             ("-J results.txt", "results.txt: the name must end in .json"),

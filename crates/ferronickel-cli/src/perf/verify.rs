@@ -50,6 +50,13 @@ pub fn write_inputs<T: Value>(recipe: Recipe, rank: u64, buffer: &DeviceBuffer<T
     write(buffer, |first, piece| recipe.inputs(rank, first as u64, piece))
 }
 
+/// Writes the first inputs of `rank` over and over, where any will do.
+pub fn write_some_inputs<T: Value>(recipe: Recipe, rank: u64, buffer: &DeviceBuffer<T>) -> Result<(), Error> {
+    let mut some = vec![T::POISON; CHUNK.min(buffer.len())];
+    recipe.inputs(rank, 0, &mut some);
+    write(buffer, |_, piece| piece.copy_from_slice(&some[..piece.len()]))
+}
+
 /// Overwrites what may look like a result.
 pub fn write_poison<T: Value>(buffer: &DeviceBuffer<T>) -> Result<(), Error> {
     write(buffer, |_, piece| piece.fill(T::POISON))

@@ -15,7 +15,7 @@ use super::report::Report;
 use super::settings::Settings;
 use super::statistics::{Iterations, all_reduce_bandwidth};
 use super::supervisor::Supervisor;
-use super::verify::{Checked, check, write_inputs, write_poison};
+use super::verify::{Checked, check, write_inputs, write_poison, write_some_inputs};
 use crate::exit::{Code, Failure};
 
 /// What the threads of a run share.
@@ -114,7 +114,7 @@ impl<'a, C: Collective> Worker<'a, C> {
         let of_rank = |rank: &Rank| -> Result<_, Error> {
             let buffer = || -> Result<DeviceBuffer<T>, Error> {
                 let buffer = rank.communicator.device().alloc::<T>(elements)?;
-                write_inputs(recipe, rank.communicator.rank() as u64, &buffer)?;
+                write_some_inputs(recipe, rank.communicator.rank() as u64, &buffer)?;
                 Ok(buffer)
             };
             Ok(Buffers { send: buffer()?, receive: buffer()? })
