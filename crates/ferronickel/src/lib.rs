@@ -9,6 +9,8 @@ mod diagnostics;
 mod error;
 mod fork;
 mod group;
+#[doc(hidden)]
+pub mod measure;
 mod plan;
 mod proxy;
 mod transport;

@@ -6,5 +6,5 @@ pub(crate) mod queue;
 pub(crate) mod stream;
 mod sync;
 pub(crate) mod threads;
-mod vector;
+pub(crate) mod vector;
 pub(crate) mod wait;
