@@ -163,7 +163,7 @@ struct Joining<'a> {
 
 /// What the ranks agreed upon.
 struct Agreed {
-    roads: Roads,
+    roads: Arc<Roads>,
     layout: Layout,
     planner: Planner,
     connected: Connected,
@@ -177,11 +177,7 @@ impl Joining<'_> {
         self.agree_on_settings()?;
         let met = Instant::now();
         let Agreed { roads, layout, planner, connected } = self.agree_on_roads(&peers)?;
-        let decisions: Arc<[Decision]> = roads
-            .pairs()
-            .filter(|&(from, to)| from == self.rank || to == self.rank)
-            .map(|(from, to)| roads.decision(from, to))
-            .collect();
+        let decisions: Arc<[Decision]> = roads.pairs_of(self.rank).map(|(from, to)| roads.decision(from, to)).collect();
         let context = RankContext {
             rank: self.rank,
             ranks: self.size,
@@ -230,10 +226,7 @@ impl Joining<'_> {
     fn agree_on_roads(&self, peers: &[PeerInfo]) -> Result<Agreed> {
         let mut broken: Vec<Broken> = Vec::new();
         loop {
-            let roads = Roads::choose(peers, &broken).map_err(|decision| {
-                Error::new(ErrorKind::System, format!("no road is left between two ranks: {decision}"))
-                    .hint("open one of the roads that a setting closes")
-            })?;
+            let roads = self.choose_roads(peers, &broken)?;
             let count = channels::count(&roads, self.config);
             let direct = channels::direct(&roads);
             let buffer = self.config.integer(&variables::BUFFSIZE).value.unsigned_abs() as usize;
@@ -254,5 +247,18 @@ impl Joining<'_> {
                 Attempt::Broken(found) => broken.extend(found),
             }
         }
+    }
+
+    /// Every rank would choose alike, so one does it for all.
+    fn choose_roads(&self, peers: &[PeerInfo], broken: &[Broken]) -> Result<Arc<Roads>> {
+        let chosen = match self.rank {
+            0 => Some(Arc::new(Roads::choose(peers, broken).map_err(|decision| {
+                Error::new(ErrorKind::System, format!("no road is left between two ranks: {decision}"))
+                    .hint("open one of the roads that a setting closes")
+            })?)),
+            _ => None,
+        };
+        let gathered = self.member.all_gather(chosen)?;
+        gathered.into_iter().next().flatten().ok_or_else(|| Error::new(ErrorKind::Internal, "rank 0 chose no roads"))
     }
 }

@@ -60,7 +60,7 @@ impl Drop for Allocation {
 }
 
 /// Asks for huge pages where they pay: fewer page faults and TLB misses for buffers of several of them.
-pub(crate) fn prefer_huge_pages(base: *mut u8, bytes: usize) {
+fn prefer_huge_pages(base: *mut u8, bytes: usize) {
     const HUGE_PAGE: usize = 2 << 20;
     if bytes >= 2 * HUGE_PAGE {
         // SAFETY: advice on a mapping that was just made; it changes no contents. A kernel without huge pages

@@ -14,7 +14,7 @@ use std::fmt;
 
 pub use buffer::DeviceBuffer;
 pub use host::stream::Stream;
-pub(crate) use memory::{Allocation, Use, prefer_huge_pages};
+pub(crate) use memory::{Allocation, Use};
 
 use crate::error::Result;
 use crate::types::Element;

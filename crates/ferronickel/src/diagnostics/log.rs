@@ -16,7 +16,6 @@ use crate::config::{Config, variables};
 
 pub use filter::{Level, Subsys};
 pub(crate) use format::DeviceIndex;
-pub use sink::{StdoutWriter, set_stdout_writer};
 
 use filter::Filter;
 use format::{Origin, Place};

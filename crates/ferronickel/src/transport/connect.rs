@@ -92,6 +92,9 @@ impl Request<'_> {
     /// Roads that end at a rank that has no memory for them.
     fn unoffered(&self, offers: &[Offer]) -> Vec<Broken> {
         let mut broken = Vec::new();
+        if offers.iter().all(|offer| offer.region.is_ok()) {
+            return broken;
+        }
         for (from, to) in self.roads.pairs() {
             let transport = self.roads.transport(from, to);
             if let (Err(reason), true) = (&offers[to].region, transport != Transport::Net) {

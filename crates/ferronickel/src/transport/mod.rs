@@ -97,13 +97,14 @@ pub(crate) struct Broken {
     pub reason: String,
 }
 
-/// The road of every ordered pair of ranks.
+/// The road of every ordered pair of ranks. It grows with the square of the ranks, so the ranks of a process share one.
 #[derive(Clone, Debug)]
 pub(crate) struct Roads {
     ranks: usize,
     /// By source, then by destination; a rank's road to itself stands for nothing.
     chosen: Vec<(Transport, Vec<Refusal>)>,
     labels: Vec<String>,
+    slowest: Transport,
 }
 
 impl Roads {
@@ -116,7 +117,11 @@ impl Roads {
                 chosen.push(Self::choose_one(from, to, broken)?);
             }
         }
-        Ok(Roads { ranks: peers.len(), chosen, labels: peers.iter().map(PeerInfo::label).collect() })
+        let labels = peers.iter().map(PeerInfo::label).collect();
+        let mut roads = Roads { ranks: peers.len(), chosen, labels, slowest: Transport::P2p };
+        let between = roads.pairs().map(|(from, to)| roads.transport(from, to));
+        roads.slowest = between.max().unwrap_or(Transport::P2p);
+        Ok(roads)
     }
 
     fn choose_one(from: &PeerInfo, to: &PeerInfo, broken: &[Broken]) -> Result<(Transport, Vec<Refusal>), Decision> {
@@ -151,14 +156,19 @@ impl Roads {
         (0..ranks).flat_map(move |from| (0..ranks).map(move |to| (from, to))).filter(|(from, to)| from != to)
     }
 
+    /// The ordered pairs that begin or end at `rank`.
+    pub fn pairs_of(&self, rank: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        (0..self.ranks).filter(move |&peer| peer != rank).flat_map(move |peer| [(rank, peer), (peer, rank)])
+    }
+
     /// The slowest road between any two ranks; the fastest there is if there is only one rank.
     pub fn slowest(&self) -> Transport {
-        self.pairs().map(|(from, to)| self.transport(from, to)).max().unwrap_or(Transport::P2p)
+        self.slowest
     }
 
     /// Whether any road into or out of `rank` is `transport`.
     pub fn touches(&self, rank: usize, transport: Transport) -> bool {
-        self.pairs().any(|(from, to)| (from == rank || to == rank) && self.transport(from, to) == transport)
+        self.pairs_of(rank).any(|(from, to)| self.transport(from, to) == transport)
     }
 }
 

@@ -7,8 +7,6 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Result as IoResult;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::device::prefer_huge_pages;
-
 /// A mapping, zeroed when it was made; unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -26,12 +24,11 @@ unsafe impl Sync for Region {}
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 impl Region {
-    /// Memory of this process.
+    /// Memory of this process. In small pages: most of a region is for calls that may never come.
     pub fn private(bytes: usize) -> IoResult<Arc<Region>> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nobody's memory
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, READ_WRITE, flags)? };
-        prefer_huge_pages(base.cast(), bytes);
         Ok(Arc::new(Region { base: base.cast(), bytes, file: None }))
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -69,10 +69,7 @@ impl Sink {
         let turn = (!forked).then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner));
         let result = match &self.target {
             Target::File { file, .. } => self.write_apart(file.as_fd(), line),
-            Target::Stdout => match STDOUT_WRITER.get() {
-                Some(writer) => writer(line.as_bytes()),
-                None => self.write_apart(io::stdout().as_fd(), line),
-            },
+            Target::Stdout => self.write_apart(io::stdout().as_fd(), line),
         };
         drop(turn);
         if let Err(error) = result {
@@ -111,19 +108,6 @@ impl Sink {
         }
     }
 }
-
-/// Writes one whole line to the standard output.
-pub type StdoutWriter = fn(&[u8]) -> io::Result<()>;
-
-/// Sends the lines for the standard output through this function, one whole line a call.
-///
-/// A C program's `stdout` has a buffer of its own. The C interface sets a writer that goes through it, so that the log
-/// and the program's own output keep their order and their lines whole, as they do under NCCL. The first call decides.
-pub fn set_stdout_writer(writer: StdoutWriter) {
-    let _ = STDOUT_WRITER.set(writer);
-}
-
-static STDOUT_WRITER: OnceLock<StdoutWriter> = OnceLock::new();
 
 /// Writes one line to the standard error; where that fails there is nobody left to tell.
 pub(super) fn to_stderr(text: &str) {
