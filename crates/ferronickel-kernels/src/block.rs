@@ -53,6 +53,15 @@ impl<const W: usize> Payload for [u64; W] {
     }
 }
 
+/// A line's flag where a line has only 32 bits for it: never zero, which is what memory holds before the first line.
+///
+/// Flags that differ by 2^32 - 1 look alike, so no line may keep its content over so many steps of a link or epochs
+/// of a communicator: memory for such lines is cleared, at a moment when nobody uses it, at least that often.
+#[inline(always)]
+pub const fn narrow_flag(flag: u64) -> u32 {
+    (flag % u32::MAX as u64) as u32 + 1
+}
+
 /// A group of threads that runs one channel of a collective.
 ///
 /// Only the primitives at the top differ between machines; what is built from them at the bottom may be overridden
@@ -103,7 +112,7 @@ pub unsafe trait Block: Copy {
     /// # Safety
     /// `to` is valid, aligned and not accessed meanwhile.
     unsafe fn store<E: Element>(self, to: *mut E, value: E);
-    /// The payload of a line, if it carries `flag`.
+    /// The payload of a line, if it carries `flag`, which is never zero; see [`narrow_flag`] where it does not fit.
     ///
     /// # Safety
     /// `from` is the start of a line that is only ever written by [`store_line`](Self::store_line).

@@ -1,6 +1,6 @@
 //! One [`Block`] for every machine the tests run on: only the memory, the threads and the line differ.
 
-use ferronickel_kernels::block::{Block, Pack, Payload, Stop};
+use ferronickel_kernels::block::{Block, Pack, Payload, Stop, narrow_flag};
 use ferronickel_kernels::element::Element;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
@@ -55,6 +55,7 @@ pub trait LineKind: Copy + Send + 'static {
     /// Its bytes.
     const BYTES: usize;
     /// Whether its eight-byte word `word` is accessed atomically.
+    #[allow(dead_code)] // only loom asks
     fn is_atomic(word: usize) -> bool;
     /// See [`Block::load_line`].
     ///
@@ -84,13 +85,13 @@ impl LineKind for Halves {
         let half = |k: usize| {
             // SAFETY: the caller's promise; a line is two words
             let half = unsafe { machine.load_atomic(from.add(k), Relaxed) };
-            (half as u32 == flag as u32).then_some(half >> 32)
+            (half as u32 == narrow_flag(flag)).then_some(half >> 32)
         };
         Some([half(0)? | half(1)? << 32])
     }
 
     unsafe fn store<M: Machine>(machine: M, to: *mut u64, payload: [u64; 1], flag: u64) {
-        let flag = (flag as u32) as u64;
+        let flag = narrow_flag(flag) as u64;
         // SAFETY: the caller's promise; a line is two words
         unsafe {
             machine.store_atomic(to, payload[0] << 32 | flag, Relaxed);

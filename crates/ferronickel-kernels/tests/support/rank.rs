@@ -26,6 +26,24 @@ pub enum Algorithm {
     RingSimple,
 }
 
+impl Algorithm {
+    /// Whether all of a call's elements must fit a place of the inbox.
+    pub fn is_one_shot(self) -> bool {
+        matches!(self, Algorithm::OneShotLl | Algorithm::OneShotSimple)
+    }
+}
+
+/// All of them.
+#[allow(dead_code)] // loom names its own
+pub const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::OneShotLl,
+    Algorithm::OneShotSimple,
+    Algorithm::Direct,
+    Algorithm::Staged,
+    Algorithm::RingLl,
+    Algorithm::RingSimple,
+];
+
 /// What all ranks of a communicator agree on.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -177,7 +195,7 @@ impl<B: Block> Rank<B> {
         // SAFETY: the caller's promise
         unsafe {
             match how {
-                Algorithm::OneShotLl | Algorithm::OneShotSimple => self.one_shot(how, op, data, call),
+                _ if how.is_one_shot() => self.one_shot(how, op, data, call),
                 Algorithm::Direct => self.direct(op, data, call),
                 Algorithm::Staged => self.staged(op, data, call),
                 Algorithm::RingLl => {
@@ -186,7 +204,7 @@ impl<B: Block> Rank<B> {
                     self.ll_steps = wire.steps();
                     Ok(())
                 }
-                Algorithm::RingSimple => {
+                _ => {
                     let mut wire = self.simple_wire(call);
                     self.ring(&mut wire, op, data)?;
                     self.simple_steps = wire.steps();
