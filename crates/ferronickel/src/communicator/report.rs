@@ -17,8 +17,7 @@ use crate::transport::{PeerInfo, Roads, Transport};
 const NCCL_VERSION: &str = "2.30.7";
 
 /// Sizes at which the cost of a slower road is told.
-const SMALL: usize = 8;
-const LARGE: usize = 16 << 20;
+const COST_AT: [(usize, &str); 2] = [(8, "8 B"), (16 << 20, "16 MiB")];
 
 /// When a rank began init, and when it had met the others.
 pub(super) struct InitTimings {
@@ -218,12 +217,12 @@ impl Inner {
         for refusal in &decision.refused {
             let _ = write!(line, "; {refusal}");
         }
-        let cost = |bytes: usize| {
+        let costs = COST_AT.map(|(bytes, size)| {
             let here = self.planner.all_reduce(bytes).microseconds;
             let best = self.planner.best_on(Transport::P2p, bytes);
-            format!("{:.1} times as long at {bytes} B ({best:.1} -> {here:.1} us)", here / best)
-        };
-        let _ = write!(line, "; predicted cost: an all-reduce takes {}, {}", cost(SMALL), cost(LARGE));
+            format!("{:.1} times as long at {size} ({best:.1} -> {here:.1} us)", here / best)
+        });
+        let _ = write!(line, "; predicted cost: an all-reduce takes {}", costs.join(", "));
         log::announce(&line);
     }
 }
