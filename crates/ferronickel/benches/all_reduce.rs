@@ -33,7 +33,9 @@ fn call_latency(bencher: Bencher<'_, '_>, bytes: usize, closed: &[&str]) {
         let peer = scope.spawn(|| {
             let (communicator, stream, buffer) = rank(&id, 1, bytes, &config);
             // until the other rank aborts
-            while communicator.all_reduce(&buffer, &buffer, RedOp::Max, &stream).is_ok() && stream.synchronize().is_ok() {}
+            while communicator.all_reduce(&buffer, &buffer, RedOp::Max, &stream).is_ok() && stream.synchronize().is_ok()
+            {
+            }
         });
         let (communicator, stream, buffer) = rank(&id, 0, bytes, &config);
         bencher.bench_local(|| {
