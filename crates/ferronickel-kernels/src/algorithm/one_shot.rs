@@ -109,10 +109,10 @@ pub unsafe fn all_reduce_ll<B: Block, E: Element, R: Reduce<E>>(block: B, op: R,
             let mut sum = receive(0)?;
             let mut k = 1;
             while k < ranks {
-                sum = ll::combine::<B, E, R>(sum, receive(k)?, i);
+                sum = ll::combine::<B, E, R>(sum, receive(k)?, a.count, i);
                 k += 1;
             }
-            ll::decompose::<B, E>(block, ll::finish::<B, E, R>(op, sum, i), a.receive, a.count, i);
+            ll::decompose::<B, E>(block, ll::finish::<B, E, R>(op, sum, a.count, i), a.receive, a.count, i);
             i += block.threads();
         }
     }

@@ -92,7 +92,8 @@ pub unsafe fn compose<B: Block, E: Element, R: Reduce<E>>(
         } else if (word - 1) * 8 < count * size_of::<E>() {
             // SAFETY: the caller's promise
             let own = unsafe { gather(block, from, count, word - 1) };
-            payload.set(k, map_word(own, |e: E| op.prepare(e)));
+            let prepared = if op.prepares() { map_word(own, |e: E| op.prepare(e)) } else { own };
+            payload.set(k, prepared);
         }
         k += 1;
     }
@@ -116,22 +117,34 @@ pub unsafe fn decompose<B: Block, E: Element>(block: B, payload: B::Line, to: *m
     }
 }
 
-/// Combines the elements in line `line` of two messages; the word that describes the call passes unchanged.
+/// Combines the elements in line `line` of two messages of `count` elements; the word that describes the call passes
+/// unchanged.
 #[inline(always)]
-pub fn combine<B: Block, E: Element, R: Reduce<E>>(a: B::Line, b: B::Line, line: usize) -> B::Line {
-    each_word::<B>(a, line, |k, word| zip_words(word, b.get(k), R::combine))
+pub fn combine<B: Block, E: Element, R: Reduce<E>>(a: B::Line, b: B::Line, count: usize, line: usize) -> B::Line {
+    each_word::<B, E>(a, count, line, |k, word| zip_words(word, b.get(k), R::combine))
 }
 
-/// Finishes the elements in line `line` of a message.
+/// Finishes the elements in line `line` of a message of `count` elements.
 #[inline(always)]
-pub fn finish<B: Block, E: Element, R: Reduce<E>>(op: R, payload: B::Line, line: usize) -> B::Line {
-    each_word::<B>(payload, line, |_, word| map_word(word, |e: E| op.finish(e)))
+pub fn finish<B: Block, E: Element, R: Reduce<E>>(op: R, payload: B::Line, count: usize, line: usize) -> B::Line {
+    if !op.finishes() {
+        return payload;
+    }
+    each_word::<B, E>(payload, count, line, |_, word| map_word(word, |e: E| op.finish(e)))
 }
 
+/// Changes the words of a line that hold elements, and only those: a small message fills a small part of a line.
 #[inline(always)]
-fn each_word<B: Block>(mut payload: B::Line, line: usize, f: impl Fn(usize, u64) -> u64) -> B::Line {
+fn each_word<B: Block, E: Element>(
+    mut payload: B::Line,
+    count: usize,
+    line: usize,
+    f: impl Fn(usize, u64) -> u64,
+) -> B::Line {
+    let message = 1 + (count * size_of::<E>()).div_ceil(8);
+    let end = (message - line * words::<B>()).min(words::<B>());
     let mut k = (line == 0) as usize;
-    while k < words::<B>() {
+    while k < end {
         payload.set(k, f(k, payload.get(k)));
         k += 1;
     }
@@ -245,8 +258,8 @@ impl<B: Block> LowLatency<B> {
         let from = source.wrapping_add(i * B::LINE_BYTES);
         // SAFETY: as in `step`
         let received = unsafe { receive_line(self.block, from, link.step + 1, i, call, link.peer)? };
-        let line = own.map_or(received, |own| combine::<B, E, R>(own, received, i));
-        Ok(if step.last { finish::<B, E, R>(step.op, line, i) } else { line })
+        let line = own.map_or(received, |own| combine::<B, E, R>(own, received, step.count, i));
+        Ok(if step.last { finish::<B, E, R>(step.op, line, step.count, i) } else { line })
     }
 }
 

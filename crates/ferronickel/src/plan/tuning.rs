@@ -1,8 +1,9 @@
 //! The cost model: how long a kernel takes on a road.
 //!
-//! A call costs a latency for each hop and a time for each byte that a rank copies or reduces. The constants are what
-//! was measured with `ferronickel perf all-reduce` on a virtual machine with two AMD EPYC cores; they need only be
-//! right about which kernel is faster, and from which size on.
+//! A call costs a latency for each hop and a time for each byte that a rank copies or reduces. The constants are read
+//! off `ferronickel perf all-reduce -t 2` on a virtual machine with two AMD EPYC processors, with `NCCL_ALGO` and
+//! `NCCL_PROTO` set in turn (docs/performance.md); they need only be right about which kernel is faster, and from
+//! which size on.
 
 use crate::device::launch::Kernel;
 use crate::transport::Transport;
@@ -18,9 +19,9 @@ fn hop(road: Transport) -> f64 {
 /// Microseconds for a rank to copy or reduce one byte that another has written.
 fn byte(road: Transport) -> f64 {
     match road {
-        Transport::P2p | Transport::Shm => 1.0 / 7000.0,
-        // through the socket and back, twice copied by the kernel
-        Transport::Net => 1.0 / 1000.0,
+        Transport::P2p | Transport::Shm => 1.0 / 20_000.0,
+        // into the socket and out of it, and by the proxy besides
+        Transport::Net => 1.0 / 5_000.0,
     }
 }
 
@@ -44,13 +45,13 @@ fn terms(kernel: Kernel, ranks: usize) -> (f64, f64) {
     match kernel {
         Kernel::Copy => (0.0, 1.0),
         // every word is taken apart and put together
-        Kernel::OneShotLl => (peers, 6.0 * peers),
-        Kernel::OneShotSimple => (1.6 * peers, 2.0 * peers),
+        Kernel::OneShotLl => (peers, 50.0 * peers),
+        Kernel::OneShotSimple => (1.4 * peers, 1.4 * peers),
         // each share is read and written in place, once
-        Kernel::TwoShotDirect => (3.0 * peers, 1.2 * shares),
-        Kernel::TwoShotStaged => (3.5 * peers, 2.6 * shares),
-        Kernel::RingLl => (2.4 * peers, 9.0 * shares),
-        Kernel::RingSimple => (3.2 * peers, 3.0 * shares),
+        Kernel::TwoShotDirect => (4.5 * peers, 0.8 * shares),
+        Kernel::TwoShotStaged => (4.5 * peers, 1.5 * shares),
+        Kernel::RingLl => (2.2 * peers, 15.0 * shares),
+        Kernel::RingSimple => (3.5 * peers, 1.5 * shares),
     }
 }
 

@@ -30,7 +30,7 @@ impl Piece {
 #[inline(always)]
 pub unsafe fn reduce<E: Element, R: Reduce<E>>(work: Reduction<E, R, impl Sources<E>, impl Targets<E>>) {
     let per_piece = PIECE_BYTES / size_of::<E>();
-    let stream = work.count * size_of::<E>() >= STREAM_BYTES;
+    let stream = work.count * size_of::<E>() >= STREAM_BYTES && !is_in_place(&work);
     let (mut sum, mut scratch) = (Piece::new(), Piece::new());
     let (sum, scratch) = (sum.as_mut_ptr().cast::<E>(), scratch.as_mut_ptr().cast::<E>());
     let mut at = 0;
@@ -56,6 +56,12 @@ pub unsafe fn reduce<E: Element, R: Reduce<E>>(work: Reduction<E, R, impl Source
     if stream {
         order_stores();
     }
+}
+
+/// Whether a target is one of the sources: its lines are in the caches then, since they have just been read.
+fn is_in_place<E, R>(work: &Reduction<E, R, impl Sources<E>, impl Targets<E>>) -> bool {
+    let is_source = |target: *mut E| (0..work.from.sources()).any(|k| work.from.source(k) == target.cast_const());
+    (0..work.to.targets()).any(|k| is_source(work.to.target(k)))
 }
 
 /// Combines `count` elements, from `at`, of all sources into `sum`.
