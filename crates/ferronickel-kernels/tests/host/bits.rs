@@ -124,7 +124,7 @@ float_tests! {
 /// Sends `elements` from rank 0 to rank 1, over a link of each protocol, and on to rank 2.
 fn pass<E: Element + Sync, K: LineKind>(elements: &[E]) {
     let count = elements.len();
-    let buffers: Vec<_> = (0..3).map(|_| Buffer::new(count * size_of::<E>(), 0)).collect();
+    let buffers: Vec<_> = (0..3).map(|_| Buffer::new(size_of_val(elements), 0)).collect();
     elements.iter().enumerate().for_each(|(i, &element)| buffers[0].set(i, element));
     for ll in [false, true] {
         run::<K, _>(shape(3), 1, false, |rank| {
