@@ -48,10 +48,10 @@ fn terms(kernel: Kernel, ranks: usize) -> (f64, f64) {
         Kernel::OneShotLl => (peers, 50.0 * peers),
         Kernel::OneShotSimple => (1.4 * peers, 1.4 * peers),
         // each share is read and written in place, once
-        Kernel::TwoShotDirect => (4.5 * peers, 0.8 * shares),
-        Kernel::TwoShotStaged => (4.5 * peers, 1.5 * shares),
+        Kernel::TwoShotDirect => (3.0 * peers, 0.8 * shares),
+        Kernel::TwoShotStaged => (3.0 * peers, 1.5 * shares),
         Kernel::RingLl => (2.2 * peers, 15.0 * shares),
-        Kernel::RingSimple => (3.5 * peers, 1.5 * shares),
+        Kernel::RingSimple => (3.5 * peers, 1.6 * shares),
     }
 }
 
