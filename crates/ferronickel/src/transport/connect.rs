@@ -192,7 +192,11 @@ impl Request<'_> {
         };
         for (peer, channel) in everywhere() {
             if let Some(word) = word(peer, self.rank, channel, 0) {
-                word.store(pattern(self.rank, peer, channel), Ordering::Release);
+                #[cfg(test)]
+                let garbled = faults::garbles(self.secret, self.roads.transport(self.rank, peer));
+                #[cfg(not(test))]
+                let garbled = false;
+                word.store(pattern(self.rank, peer, channel) ^ u64::from(garbled), Ordering::Release);
             }
         }
         self.member.all_gather(())?;
@@ -369,4 +373,57 @@ fn take(streams: &mut Vec<(Purpose, TcpStream)>, channel: usize) -> TcpStream {
 fn pattern(from: usize, to: usize, channel: usize) -> u64 {
     let place = 1 + channel as u64 + ((to as u64) << 16) + ((from as u64) << 40);
     place.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Roads that tests break: what goes over them arrives with a bit changed.
+#[cfg(test)]
+pub(crate) mod faults {
+    use std::sync::Mutex;
+
+    use super::Transport;
+
+    static GARBLED: Mutex<Vec<([u8; 32], Transport)>> = Mutex::new(Vec::new());
+
+    /// Breaks a road of the communicator with this secret.
+    pub fn garble(secret: &[u8; 32], transport: Transport) {
+        GARBLED.lock().unwrap().push((*secret, transport));
+    }
+
+    pub fn garbles(secret: &[u8; 32], transport: Transport) -> bool {
+        GARBLED.lock().unwrap().contains(&(*secret, transport))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Communicator, Config, Device, RedOp, UniqueId, group};
+
+    /// Two ranks over roads of which some garble what they carry; they must still add right.
+    fn add_over(broken: &[Transport]) -> Vec<String> {
+        let id = UniqueId::new().unwrap();
+        broken.iter().for_each(|&transport| faults::garble(id.secret(), transport));
+        let devices = [Device::host(0), Device::host(1)];
+        let places: Vec<_> = devices.iter().cloned().enumerate().collect();
+        let quiet = Config::default().with("FERRONICKEL_ANNOUNCE", "0").unwrap();
+        let ranks = Communicator::init_ranks(&id, 2, &places, &quiet).unwrap();
+        let streams = devices.each_ref().map(|device| device.stream().unwrap());
+        let buffers = devices.each_ref().map(|device| device.alloc::<i32>(5000).unwrap());
+        buffers.iter().for_each(|buffer| buffer.copy_from_host(&[3; 5000]).unwrap());
+        group(|| (0..2).try_for_each(|n| ranks[n].all_reduce(&buffers[n], &buffers[n], RedOp::Sum, &streams[n])))
+            .unwrap();
+        streams.iter().for_each(|stream| stream.synchronize().unwrap());
+        assert!(buffers.iter().all(|buffer| buffer.to_vec().unwrap() == [6; 5000]));
+        ranks[0].decisions().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_road_that_garbles_is_found_out_and_the_next_is_taken() {
+        let garbled = "what was sent on channel 0 did not come back right";
+        assert_eq!(add_over(&[])[0], "0[0] -> 1[1]: P2P/direct pointer");
+        let decisions = add_over(&[Transport::P2p]);
+        assert_eq!(decisions[0], format!("0[0] -> 1[1]: SHM/direct; P2P refused: {garbled}"));
+        let decisions = add_over(&[Transport::P2p, Transport::Shm]);
+        assert_eq!(decisions[1], format!("1[1] -> 0[0]: NET/Socket/0; P2P refused: {garbled}; SHM refused: {garbled}"));
+    }
 }
