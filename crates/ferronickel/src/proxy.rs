@@ -15,7 +15,8 @@ use ferronickel_kernels::protocol::simple::{HEADER_BYTES, slot_stride};
 use ferronickel_kernels::protocol::{Link, SLOTS};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::device::host::threads;
+use crate::device::host::doze::Doze;
+use crate::device::host::{sync, threads};
 use crate::device::progress::{Failure, Progress};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -38,7 +39,7 @@ pub(crate) struct Proxy {
 
 #[derive(Debug, Default)]
 struct Shared {
-    asleep: AtomicBool,
+    doze: Doze,
     ending: AtomicBool,
 }
 
@@ -105,10 +106,7 @@ impl Proxy {
 
     /// Tells the proxy that a kernel begins which uses the network.
     pub fn wake(&self) {
-        // The proxy looks at the kernels' progress once more after it has said that it sleeps.
-        if self.shared.asleep.load(Ordering::SeqCst) {
-            self.thread.unpark();
-        }
+        self.shared.doze.wake(|| self.thread.unpark());
     }
 }
 
@@ -125,6 +123,7 @@ impl Drop for Proxy {
 
 impl Engine {
     fn run(&mut self) {
+        self.shared.doze.rise();
         let mut idle = 0;
         let mut ending_since = None;
         loop {
@@ -146,7 +145,7 @@ impl Engine {
             if idle == 0 {
                 continue;
             }
-            if self.progress.is_between_calls(self.rank) && self.all_sent() && ending_since.is_none() {
+            if self.has_rest() && ending_since.is_none() {
                 self.sleep();
                 idle = 0;
             } else if idle < YIELDS {
@@ -173,13 +172,15 @@ impl Engine {
         self.sends.iter().all(|sending| sending.end.tail() == sending.end.link.step)
     }
 
+    /// Whether there is nothing to do until the next kernel begins. What a kernel filled is seen once it has ended.
+    fn has_rest(&self) -> bool {
+        self.progress.is_between_calls(self.rank) && self.all_sent()
+    }
+
     fn sleep(&self) {
-        self.shared.asleep.store(true, Ordering::SeqCst);
-        if self.progress.is_between_calls(self.rank) && !self.shared.ending.load(Ordering::SeqCst) {
-            // timed, so that nothing can be lost for ever
-            std::thread::park_timeout(Duration::from_millis(100));
-        }
-        self.shared.asleep.store(false, Ordering::SeqCst);
+        const LONGEST: Duration = Duration::from_millis(100);
+        let has_work = || !self.has_rest() || self.shared.ending.load(Ordering::SeqCst);
+        self.shared.doze.sleep(has_work, || sync::park(LONGEST));
     }
 
     fn wait_for_network(&self) {

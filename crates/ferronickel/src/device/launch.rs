@@ -1,5 +1,6 @@
 //! A launch: one call of one rank, ready to run on a stream.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
@@ -55,46 +56,42 @@ unsafe impl Send for Launch {}
 impl Launch {
     /// Runs the call on this thread, until it is done or the communicator must stop.
     pub fn run(&self) -> Result<()> {
-        let context = &*self.context;
-        let (progress, rank) = (&context.progress, context.rank);
-        let ran = self.await_turn().and_then(|()| {
-            let entered = progress.enter(rank, self.epoch, self.call);
-            if let Some(proxy) = &context.proxy {
-                proxy.wake();
-            }
-            if entered { self.run_kernel() } else { Err(Stop::Aborted) }
-        });
-        if let Err(Stop::Mismatch { peer, theirs }) = ran {
-            progress.fail(mismatch(rank, self.call, peer as usize, theirs, self.epoch));
+        if self.await_turn().and_then(|()| self.run_in_turn()).is_ok() {
+            return Ok(());
         }
-        progress.leave(rank, self.epoch);
-        if ran.is_err() {
-            self.quiesce();
-            return Err(self.failure());
-        }
-        Ok(())
+        // A peer may be in a kernel that still writes this rank's buffers.
+        let mut backoff = Backoff::new();
+        self.context.progress.quiesce(self.context.rank, || backoff.wait());
+        Err(self.failure())
     }
 
     /// Calls of one communicator run in the order in which they were made, on whatever stream each is.
     fn await_turn(&self) -> std::result::Result<(), Stop> {
-        let (context, mut turns) = (&self.context, 0u32);
-        while context.progress.finished(context.rank) + 1 < self.epoch {
-            if context.progress.stopped() {
+        let (RankContext { progress, rank, spins, .. }, mut turns) = (&*self.context, 0u32);
+        while !progress.is_turn_of(*rank, self.epoch) {
+            if progress.stopped() {
+                // not `leave`: an earlier call of this rank may still be inside
+                progress.skip(*rank);
                 return Err(Stop::Aborted);
             }
             turns = turns.saturating_add(1);
-            wait::turn(turns, context.spins);
+            wait::turn(turns, *spins);
         }
         Ok(())
     }
 
-    /// After a stop, waits until no peer is in a kernel that may still write this rank's buffers: each leaves at its
-    /// next wait, so this ends soon.
-    fn quiesce(&self) {
-        let mut backoff = Backoff::new();
-        while self.context.progress.anyone_inside_but(self.context.rank) {
-            backoff.wait();
+    fn run_in_turn(&self) -> std::result::Result<(), Stop> {
+        let RankContext { progress, rank, proxy, .. } = &*self.context;
+        let entered = progress.enter(*rank, self.epoch, self.call);
+        if let Some(proxy) = proxy {
+            proxy.wake();
         }
+        let ran = if entered { self.run_kernel() } else { Err(Stop::Aborted) };
+        if let Err(Stop::Mismatch { peer, theirs }) = ran {
+            progress.fail(mismatch(*rank, self.call, peer as usize, theirs, self.epoch));
+        }
+        progress.leave(*rank, self.epoch);
+        ran
     }
 
     fn failure(&self) -> Error {
@@ -102,9 +99,17 @@ impl Launch {
         self.context.progress.failure().unwrap_or_else(stopped).into()
     }
 
+    /// A kernel that panics must leave as well, or its peers would wait for it for ever.
     fn run_kernel(&self) -> std::result::Result<(), Stop> {
-        with_element!(self.data_type, E => {
-            with_reduction!(self.op, self.context.ranks as u32, op => self.run_typed::<E, _>(op))
+        let run = || {
+            with_element!(self.data_type, E => {
+                with_reduction!(self.op, self.context.ranks as u32, op => self.run_typed::<E, _>(op))
+            })
+        };
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+            let seen = "a kernel panicked".to_string();
+            self.context.progress.fail(Failure { kind: ErrorKind::Internal, seen, hint: None });
+            Err(Stop::Aborted)
         })
     }
 
@@ -276,4 +281,62 @@ fn direct(channel: &Channel) -> &DirectTables {
 /// Steps are only read by a later call of the same rank, and none runs after a failure.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::context::{Capacities, Ring};
+    use crate::device::progress::Progress;
+    use ferronickel_kernels::protocol::Link;
+
+    /// The first of two ranks, connected to nobody.
+    fn lonely_rank() -> RankContext {
+        let (slots, tail, head) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        let link = Link { slots, tail, head, peer: 1, step: 0 };
+        let simple = Mutex::new(Links { from_previous: link, to_next: link });
+        let ring = Ring { position: 0, simple, ll: None };
+        RankContext {
+            rank: 0,
+            ranks: 2,
+            spins: 0,
+            capacities: Capacities { one_shot_ll: 8, one_shot_simple: 8, stage: 8, ring_ll: 8, ring_simple: 8 },
+            channels: vec![Channel { direct: None, ring, staged_steps: Mutex::new(0) }],
+            progress: Arc::new(Progress::new(2)),
+            decisions: [].into(),
+            proxy: None,
+            _keep: Vec::new(),
+        }
+    }
+
+    fn launch(context: &Arc<RankContext>, epoch: u64) -> Launch {
+        let (send, receive) = (std::ptr::null(), std::ptr::null_mut());
+        let (context, kernel, data_type) = (context.clone(), Kernel::OneShotLl, DataType::Int8);
+        let (op, count, channels, call) = (RedOp::Sum, 0, 1, 7);
+        Launch { context, kernel, data_type, op, send, receive, count, channels, epoch, call, _uses: [None, None] }
+    }
+
+    #[test]
+    fn a_kernel_that_panics_leaves_and_stops_the_others() {
+        let context = Arc::new(lonely_rank());
+        let error = launch(&context, 1).run().unwrap_err();
+        assert_eq!((error.kind(), error.seen()), (ErrorKind::Internal, "a kernel panicked"));
+        let progress = &context.progress;
+        assert!(progress.stopped() && progress.is_between_calls(0));
+        // the peer, which looks whether anyone is inside, does not wait for ever
+        progress.quiesce(1, || panic!("the rank is still inside"));
+    }
+
+    #[test]
+    fn a_call_that_is_stopped_before_its_turn_leaves_the_one_that_is_inside_there() {
+        let context = Arc::new(lonely_rank());
+        let progress = &context.progress;
+        assert!(progress.enter(0, 1, 7));
+        progress.fail(Failure { kind: ErrorKind::Aborted, seen: "on purpose".into(), hint: None });
+        assert_eq!(launch(&context, 2).run().unwrap_err().kind(), ErrorKind::Aborted);
+        assert!(!progress.is_between_calls(0));
+        progress.leave(0, 1);
+        assert!(progress.is_between_calls(0));
+        assert_eq!(progress.finished(0), 2);
+    }
 }

@@ -3,16 +3,19 @@
 //! A rank that waits looks here now and then, and so notices what no data would tell it: that a peer made another
 //! call, has left, or that the communicator was aborted.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod place;
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use self::place::{Place, StopWord};
 use crate::error::{Error, ErrorKind};
 use crate::types::CallDescription;
 
 /// The shared record of one communicator.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    stop: AtomicBool,
+    stop: StopWord,
     failure: Mutex<Option<Failure>>,
     ranks: Vec<RankProgress>,
 }
@@ -32,9 +35,7 @@ struct RankProgress {
     /// The call that the rank began last, and its number; the number is written last.
     call: AtomicU64,
     started: AtomicU64,
-    finished: AtomicU64,
-    /// Whether a kernel of the rank may touch its peers' memory.
-    inside: AtomicBool,
+    place: Place,
     /// The number of the last call the rank will make, once it has said that it makes no more.
     last: AtomicU64,
 }
@@ -45,20 +46,20 @@ const MORE: u64 = 0;
 impl Progress {
     pub fn new(ranks: usize) -> Self {
         let ranks = (0..ranks).map(|_| RankProgress::default()).collect();
-        Progress { stop: AtomicBool::new(false), failure: Mutex::new(None), ranks }
+        Progress { stop: StopWord::default(), failure: Mutex::new(None), ranks }
     }
 
     /// Whether every rank must stop.
     #[inline(always)]
     pub fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stop.given()
     }
 
     /// Stops every rank, for this cause unless there was one before.
     pub fn fail(&self, failure: Failure) {
         let mut first = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         first.get_or_insert(failure);
-        self.stop.store(true, Ordering::SeqCst);
+        self.stop.give();
     }
 
     /// Why every rank must stop, if it must.
@@ -73,33 +74,43 @@ impl Progress {
         let own = &self.ranks[rank];
         own.call.store(call, Ordering::Relaxed);
         own.started.store(epoch, Ordering::Release);
-        // Either this rank sees the stop, or whoever waits in `quiesce` after it sees this rank inside.
-        own.inside.store(true, Ordering::SeqCst);
-        !self.stop.load(Ordering::SeqCst)
+        own.place.enter(&self.stop)
     }
 
-    /// Says that `rank` is done with call number `epoch` and touches nobody's memory any more.
+    /// Says that `rank` is done with call number `epoch` and touches nobody's memory any more. Follows every
+    /// [`enter`](Self::enter), even one that was refused.
     #[inline(always)]
     pub fn leave(&self, rank: usize, epoch: u64) {
-        let own = &self.ranks[rank];
-        own.inside.store(false, Ordering::Release);
-        own.finished.store(epoch, Ordering::Release);
+        self.ranks[rank].place.leave(epoch);
     }
 
-    /// The number of the last call that `rank` is done with.
+    /// Says that a call of `rank` was given up before its turn came.
+    pub fn skip(&self, rank: usize) {
+        self.ranks[rank].place.skip();
+    }
+
+    /// Whether every call of `rank` before number `epoch` is done.
+    #[inline(always)]
+    pub fn is_turn_of(&self, rank: usize, epoch: u64) -> bool {
+        self.ranks[rank].place.is_turn_of(epoch)
+    }
+
+    /// How many calls `rank` is done with.
     #[inline(always)]
     pub fn finished(&self, rank: usize) -> u64 {
-        self.ranks[rank].finished.load(Ordering::Acquire)
+        self.ranks[rank].place.done()
     }
 
-    /// Whether any rank but this one may still touch its peers' memory. After a stop it soon becomes false for good.
-    pub fn anyone_inside_but(&self, rank: usize) -> bool {
-        self.ranks.iter().enumerate().any(|(other, at)| other != rank && at.inside.load(Ordering::SeqCst))
+    /// After a stop, waits, with turns of `wait`, until no rank but this one may touch its peers' memory any more:
+    /// each leaves at its next wait, so this ends soon.
+    pub fn quiesce(&self, rank: usize, wait: impl FnMut()) {
+        let others = self.ranks.iter().enumerate().filter(|&(other, _)| other != rank);
+        self.stop.await_exits(others.map(|(_, at)| &at.place), wait);
     }
 
     /// Whether no call of `rank` is under way.
     pub fn is_between_calls(&self, rank: usize) -> bool {
-        !self.ranks[rank].inside.load(Ordering::SeqCst)
+        self.ranks[rank].place.is_outside()
     }
 
     /// Says that `rank` makes no more calls after number `last`.

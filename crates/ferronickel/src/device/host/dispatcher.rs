@@ -1,11 +1,12 @@
 //! The dispatcher: one thread for all streams that looks, every 20 µs while there are calls, for a launch that
 //! nobody has begun, and calls that stream's worker. It sleeps when there is nothing to do.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::Duration;
 
+use super::doze::Doze;
 use super::stream::Shared;
 use super::threads;
 
@@ -15,26 +16,21 @@ const TICK: Duration = Duration::from_micros(12);
 const PATIENCE: u32 = 100;
 
 static STREAMS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
-static AWAKE: AtomicBool = AtomicBool::new(false);
+static DOZE: Doze = Doze::new(AtomicBool::new(false));
 
 /// Adds a stream to those that are looked at.
 pub(super) fn watch(stream: &Arc<Shared>) {
     streams().push(Arc::downgrade(stream));
 }
 
-/// Tells the dispatcher that a launch was queued.
+/// Tells the dispatcher that a launch was queued, or was left behind by the one who ran those before it.
 #[inline(always)]
 pub(super) fn notice() {
-    // The dispatcher looks once more after it has said that it sleeps; the lock of the queue orders the two.
-    if !AWAKE.load(Ordering::SeqCst) {
-        wake();
-    }
+    DOZE.wake(call);
 }
 
-#[cold]
-fn wake() {
+fn call() {
     static DISPATCHER: OnceLock<Option<Thread>> = OnceLock::new();
-    AWAKE.store(true, Ordering::SeqCst);
     let dispatcher = DISPATCHER.get_or_init(|| match threads::spawn("fnickel disp", dispatch) {
         Ok(handle) => Some(handle.thread().clone()),
         Err(error) => {
@@ -64,11 +60,12 @@ fn dispatch() {
             std::thread::sleep(TICK);
             continue;
         }
-        AWAKE.store(false, Ordering::SeqCst);
-        if look(&mut seen) == queued {
-            std::thread::park();
-        }
-        AWAKE.store(true, Ordering::SeqCst);
+        // What waits behind a launch that runs is not its business now: whoever runs that one goes on, or tells it.
+        let has_work = || {
+            look(&mut seen);
+            !seen.is_empty()
+        };
+        DOZE.sleep(has_work, std::thread::park);
         quiet = 0;
     }
 }

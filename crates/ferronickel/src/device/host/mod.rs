@@ -2,9 +2,11 @@
 
 pub(crate) mod block;
 pub(crate) mod dispatcher;
+pub(crate) mod doze;
 pub(crate) mod queue;
 pub(crate) mod stream;
-mod sync;
+pub(crate) mod sync;
 pub(crate) mod threads;
 pub(crate) mod vector;
 pub(crate) mod wait;
+mod worker;

@@ -3,7 +3,8 @@
 //! Whoever waits for the stream may run what is queued, and so may the stream's worker; one at a time, in order. The
 //! queue decides who: [`Queue::begin`] gives the next item to the first who asks while nobody runs one.
 //!
-//! The module names its locks through `super::sync`, so that a model checker can compile the same file over its own.
+//! An item lies still when nobody runs one and nobody has been told. So a party that stops running while more is
+//! queued tells somebody: see [`Queue::help`].
 
 use std::collections::VecDeque;
 
@@ -29,7 +30,7 @@ struct State<T> {
 
 /// What a party that wants to run items is told.
 pub enum Turn<T> {
-    /// Run this, then call [`Queue::finish`].
+    /// Run this, drop it, then call [`Queue::finish`].
     Run(T),
     /// Another party runs an item.
     Busy,
@@ -58,13 +59,13 @@ impl<T> Queue<T> {
         Queue { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Appends an item. Returns how many were ever queued.
-    pub fn push(&self, item: T) -> u64 {
+    /// Appends an item. Whether the queue is closed already, so that nobody can come any more who runs it for himself.
+    pub fn push(&self, item: T) -> bool {
         let mut state = self.lock();
         state.waiting.push_back(item);
         state.queued += 1;
         self.notify(&state);
-        state.queued
+        state.closed
     }
 
     /// The next item, if nobody runs one.
@@ -83,13 +84,35 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Ends the item that [`begin`](Self::begin) gave.
-    pub fn finish(&self) {
+    /// Ends the item that [`begin`](Self::begin) gave. Whether more wait.
+    pub fn finish(&self) -> bool {
         let mut state = self.lock();
         debug_assert!(state.running);
         state.running = false;
         state.finished += 1;
         self.notify(&state);
+        !state.waiting.is_empty()
+    }
+
+    /// Runs items with `run` until `last` items are done, or waits while another party runs them: it looks again for
+    /// as long as `looks_again` says so, then it sleeps.
+    ///
+    /// Returns whether items may lie still: those that were queued behind `last`, while this party ran. Nobody else
+    /// could begin them then, and whoever should have may have gone to sleep over it.
+    #[must_use]
+    pub fn help(&self, last: u64, mut run: impl FnMut(T), mut looks_again: impl FnMut() -> bool) -> bool {
+        let mut left = false;
+        while self.standing().finished < last {
+            match self.begin() {
+                Turn::Run(item) => {
+                    run(item);
+                    left = self.finish();
+                }
+                Turn::Busy | Turn::Empty | Turn::Closed if looks_again() => {}
+                Turn::Busy | Turn::Empty | Turn::Closed => self.sleep_until_finished(last),
+            }
+        }
+        left
     }
 
     /// No more items will come; those that wait will still run.
@@ -105,10 +128,10 @@ impl<T> Queue<T> {
         Standing { queued: state.queued, finished: state.finished, stalled }
     }
 
-    /// Sleeps until `item` items are done or there is one to run; may return early.
-    pub fn sleep_until_finished(&self, item: u64) {
+    /// Sleeps until `last` items are done or there is one to run; may return early.
+    fn sleep_until_finished(&self, last: u64) {
         let mut state = self.lock();
-        if state.finished < item && (state.running || state.waiting.is_empty()) {
+        if state.finished < last && (state.running || state.waiting.is_empty()) {
             state.sleepers += 1;
             state = super::sync::wait(&self.changed, state);
             state.sleepers -= 1;

@@ -1,11 +1,16 @@
-//! The locks of the queue: the standard library's. A model checker brings its own in their place.
+//! What waiting and waking are made of: the standard library's locks, atomics and threads.
+//!
+//! The modules that name them through here are compiled once more, from the same files, over a model checker's, which
+//! then tries every order in which threads can run: `tests/loom.rs` does that.
 
 use std::sync::PoisonError;
 use std::time::Duration;
 
+pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 pub use std::sync::{Condvar, Mutex, MutexGuard};
+pub use std::thread::Thread;
 
-/// Locks. A panic of another holder leaves nothing half done: the queue's changes are single assignments.
+/// Locks. A panic of another holder leaves nothing half done: what these locks guard changes by single assignments.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -14,4 +19,9 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     const LONGEST: Duration = Duration::from_millis(100);
     condvar.wait_timeout(guard, LONGEST).map_or_else(|poisoned| poisoned.into_inner().0, |(guard, _)| guard)
+}
+
+/// Sleeps until unparked. Timed, so that nothing can be lost for ever.
+pub fn park(longest: Duration) {
+    std::thread::park_timeout(longest);
 }
