@@ -16,6 +16,10 @@ pub trait Reduce<E: Element>: Copy + 'static {
     /// Joins two elements.
     fn combine(a: E, b: E) -> E;
 
+    /// Joins two narrow floats that a machine has widened by itself; what it narrows again is what
+    /// [`combine`](Self::combine) would have given.
+    fn combine_widened(a: f32, b: f32) -> f32;
+
     /// What happens to the element when all ranks' are in it.
     #[inline(always)]
     fn finish(self, element: E) -> E {
@@ -44,6 +48,11 @@ macro_rules! reductions {
             #[inline(always)]
             fn combine(a: E, b: E) -> E {
                 a.$method(b)
+            }
+
+            #[inline(always)]
+            fn combine_widened(a: f32, b: f32) -> f32 {
+                Element::$method(a, b)
             }
         }
     )*};
@@ -77,6 +86,11 @@ impl<E: Element> Reduce<E> for Avg {
     #[inline(always)]
     fn combine(a: E, b: E) -> E {
         a.add(b)
+    }
+
+    #[inline(always)]
+    fn combine_widened(a: f32, b: f32) -> f32 {
+        a + b
     }
 
     #[inline(always)]

@@ -272,6 +272,11 @@ impl<E: Element> Reduce<E> for PassOn {
     fn combine(a: E, _b: E) -> E {
         a
     }
+
+    #[inline(always)]
+    fn combine_widened(a: f32, _b: f32) -> f32 {
+        a
+    }
 }
 
 impl<B: Block> Wire<B> for LowLatency<B> {

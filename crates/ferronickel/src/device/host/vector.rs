@@ -1,6 +1,8 @@
 //! Reducing as fast as the processor can: the widest vectors it has, chosen at run time, and stores that go past the
 //! caches where the data would not stay in them anyway.
 
+mod halves;
+
 use ferronickel_kernels::block::{Reduction, Sources, Targets};
 use ferronickel_kernels::element::Element;
 use ferronickel_kernels::reduce::Reduce;
@@ -143,9 +145,35 @@ macro_rules! at_every_width {
     };
 }
 
+/// `sum[i] = a[i] op b[i]`; `sum` overlaps neither.
+///
+/// # Safety
+/// The ranges are valid.
+#[inline(always)]
+unsafe fn combine<E: Element, R: Reduce<E>>(sum: *mut E, a: *const E, b: *const E, count: usize) {
+    // SAFETY: the caller's promise; what the first leaves is within the ranges
+    unsafe {
+        let done = halves::combine::<E, R>(sum, a, b, count);
+        combine_any::<E, R>(sum.add(done), a.add(done), b.add(done), count - done);
+    }
+}
+
+/// `sum[i] = sum[i] op b[i]`; they do not overlap.
+///
+/// # Safety
+/// The ranges are valid.
+#[inline(always)]
+unsafe fn combine_into<E: Element, R: Reduce<E>>(sum: *mut E, b: *const E, count: usize) {
+    // SAFETY: as in `combine`
+    unsafe {
+        let done = halves::combine::<E, R>(sum, sum, b, count);
+        combine_into_any::<E, R>(sum.add(done), b.add(done), count - done);
+    }
+}
+
 at_every_width! {
-    /// `sum[i] = a[i] op b[i]`; `sum` overlaps neither.
-    fn combine<E: Element, R: Reduce<E>>(sum: *mut E, a: *const E, b: *const E, count: usize) {
+    /// What [`combine`] does, for elements of any kind.
+    fn combine_any<E: Element, R: Reduce<E>>(sum: *mut E, a: *const E, b: *const E, count: usize) {
         for i in 0..count {
             // SAFETY: `i` is less than the count
             unsafe { sum.add(i).write(R::combine(a.add(i).read(), b.add(i).read())) };
@@ -154,8 +182,8 @@ at_every_width! {
 }
 
 at_every_width! {
-    /// `sum[i] = sum[i] op b[i]`; they do not overlap.
-    fn combine_into<E: Element, R: Reduce<E>>(sum: *mut E, b: *const E, count: usize) {
+    /// What [`combine_into`] does, for elements of any kind.
+    fn combine_into_any<E: Element, R: Reduce<E>>(sum: *mut E, b: *const E, count: usize) {
         for i in 0..count {
             // SAFETY: `i` is less than the count
             unsafe { sum.add(i).write(R::combine(sum.add(i).read(), b.add(i).read())) };
