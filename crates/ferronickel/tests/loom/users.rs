@@ -79,3 +79,9 @@ fn a_writer_is_not_let_in_beside_anyone() {
 fn uses_that_order_nothing_are_caught() {
     two_streams_and_the_caller(Fault::Relaxed, false);
 }
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn two_who_come_in_at_once_are_caught() {
+    two_streams_and_the_caller(Fault::Torn, true);
+}

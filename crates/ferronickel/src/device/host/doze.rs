@@ -29,8 +29,8 @@ impl Doze {
 
     #[cold]
     fn wake_sleeper(&self, call: impl FnOnce()) {
-        // Others need not call it as well: the call that follows comes after their work too, since they publish it
-        // before they look at the flag.
+        // Others need not call it as well: woken once, the thread looks at all that is published until it lies down
+        // again, and once more then.
         self.awake.store(true, Ordering::SeqCst);
         call();
     }

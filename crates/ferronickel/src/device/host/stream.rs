@@ -2,8 +2,8 @@
 //!
 //! A call only queues its launch. Whoever then synchronizes the stream runs what is queued on its own thread, so
 //! that a small call that is waited for at once costs no change of thread. What nobody waits for is taken over by
-//! the stream's worker: at once when several ranks are driven by one thread ([`Shared::push_for_worker`]), else some 20 µs
-//! later, when the dispatcher notices it.
+//! the stream's worker: at once when several ranks are driven by one thread ([`Shared::push_for_worker`]), else some
+//! 20 µs later, when the dispatcher notices it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

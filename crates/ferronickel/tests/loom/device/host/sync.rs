@@ -25,6 +25,8 @@ pub enum Fault {
     NoFences,
     /// Every access is relaxed.
     Relaxed,
+    /// An update reads and writes one after the other.
+    Torn,
     /// Nobody is told that a queue has changed.
     NobodyTold,
     /// Nobody is unparked.
@@ -122,8 +124,14 @@ impl AtomicU64 {
         &self,
         success: Ordering,
         failure: Ordering,
-        next: impl FnMut(u64) -> Option<u64>,
+        mut next: impl FnMut(u64) -> Option<u64>,
     ) -> Result<u64, u64> {
+        if broken_by(Fault::Torn) {
+            let now = self.load(Ordering::Acquire);
+            let next = next(now).ok_or(now)?;
+            self.store(next, Ordering::Release);
+            return Ok(now);
+        }
         self.0.fetch_update(both(success), both(failure), next)
     }
 }
