@@ -82,7 +82,7 @@ impl Launch {
 
     fn run_in_turn(&self) -> std::result::Result<(), Stop> {
         let RankContext { progress, rank, proxy, .. } = &*self.context;
-        let entered = progress.enter(*rank, self.epoch, self.call);
+        let entered = progress.enter(*rank, self.epoch, self.call, wait::processor());
         if let Some(proxy) = proxy {
             proxy.wake();
         }

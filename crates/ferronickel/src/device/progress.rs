@@ -6,7 +6,7 @@
 mod place;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use self::place::{Place, StopWord};
 use crate::error::{Error, ErrorKind};
@@ -36,6 +36,8 @@ struct RankProgress {
     call: AtomicU64,
     started: AtomicU64,
     place: Place,
+    /// The processor on which the rank began its last call.
+    processor: AtomicU32,
     /// The number of the last call the rank will make, once it has said that it makes no more.
     last: AtomicU64,
 }
@@ -68,13 +70,22 @@ impl Progress {
         failure.clone()
     }
 
-    /// Says that `rank` begins call number `epoch`. False if it must not, because all must stop.
+    /// Says that `rank` begins call number `epoch`, on `processor`. False if it must not, because all must stop.
     #[inline(always)]
-    pub fn enter(&self, rank: usize, epoch: u64, call: u64) -> bool {
+    pub fn enter(&self, rank: usize, epoch: u64, call: u64, processor: u32) -> bool {
         let own = &self.ranks[rank];
+        own.processor.store(processor, Ordering::Relaxed);
         own.call.store(call, Ordering::Relaxed);
         own.started.store(epoch, Ordering::Release);
         own.place.enter(&self.stop)
+    }
+
+    /// Whether another rank began its last call on `processor`, where `rank` runs: it may be waiting for this one to
+    /// make room.
+    #[cold]
+    pub fn shares_processor(&self, rank: usize, processor: u32) -> bool {
+        let others = self.ranks.iter().enumerate().filter(|&(other, _)| other != rank);
+        others.map(|(_, at)| at.processor.load(Ordering::Relaxed)).any(|other| other == processor)
     }
 
     /// Says that `rank` is done with call number `epoch` and touches nobody's memory any more. Follows every
@@ -182,10 +193,10 @@ mod tests {
     #[test]
     fn a_peer_in_another_call_is_trouble_and_one_that_is_late_is_not() {
         let progress = Progress::new(3);
-        assert!(progress.enter(0, 1, call(10)));
+        assert!(progress.enter(0, 1, call(10), 0));
         progress.look_for_trouble(0, 1, call(10));
         assert!(progress.failure().is_none(), "the others have not come yet");
-        assert!(progress.enter(2, 1, call(20)));
+        assert!(progress.enter(2, 1, call(20), 0));
         progress.look_for_trouble(2, 1, call(20));
         let failure = progress.failure().unwrap();
         assert_eq!(failure.kind, ErrorKind::Mismatch);
@@ -193,7 +204,7 @@ mod tests {
             failure.seen,
             "in call 1 rank 0 made all_reduce(count 10, float32, sum) and rank 2 made all_reduce(count 20, float32, sum)"
         );
-        assert!(progress.stopped() && !progress.enter(1, 1, call(10)));
+        assert!(progress.stopped() && !progress.enter(1, 1, call(10), 0));
     }
 
     #[test]

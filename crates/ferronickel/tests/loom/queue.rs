@@ -78,6 +78,23 @@ fn two_may_synchronize() {
     });
 }
 
+/// One waits for the first item only; whoever sleeps for the second must not be left asleep by it.
+#[test]
+fn whoever_stops_early_wakes_those_who_want_more() {
+    explore(Fault::None, || {
+        let stage = Stage::new();
+        stage.queue.push(1);
+        stage.queue.push(2);
+        let other = {
+            let stage = stage.clone();
+            thread::spawn(move || stage.synchronize(1))
+        };
+        stage.synchronize(2);
+        assert_eq!(stage.ran.read(), [1, 2]);
+        other.join().unwrap();
+    });
+}
+
 /// Whoever synchronizes learns of what was queued behind its back, unless the one who queued it found nobody at work.
 #[test]
 fn what_is_left_behind_is_told() {

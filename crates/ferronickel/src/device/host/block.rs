@@ -20,6 +20,8 @@ pub(crate) struct HostBlock<'a> {
 
 /// Turns of waiting between two looks at the peers.
 const LOOK_EVERY: u32 = 256;
+/// The turn in which a rank that spins looks whether it keeps a peer from running: about a microsecond.
+const LOOK_AROUND: u32 = 64;
 
 /// A line is a cache line: seven words of payload, then the flag that is written last.
 const PAYLOAD_WORDS: usize = 7;
@@ -57,6 +59,11 @@ unsafe impl Block for HostBlock<'_> {
         }
         if context.progress.stopped() {
             return Err(Stop::Aborted);
+        }
+        // The system may put two ranks on one processor although another is free: then each would spin in vain for
+        // what the other cannot send.
+        if *turns == LOOK_AROUND && context.progress.shares_processor(context.rank, wait::processor()) {
+            *turns = Ord::max(*turns, context.spins);
         }
         wait::turn(*turns, context.spins);
         Ok(())

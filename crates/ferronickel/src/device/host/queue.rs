@@ -13,7 +13,7 @@ use super::sync::{Condvar, Mutex, MutexGuard};
 /// Items that run one after another.
 pub struct Queue<T> {
     state: Mutex<State<T>>,
-    /// Somebody finished an item, or there is a new one.
+    /// As many items are done as somebody who sleeps waits for, or somebody must see to the rest.
     changed: Condvar,
 }
 
@@ -24,9 +24,13 @@ struct State<T> {
     queued: u64,
     finished: u64,
     closed: bool,
-    /// Threads that sleep until an item is done.
-    sleepers: usize,
+    /// The least number of finished items for which a thread sleeps; [`NOBODY`] if none does. Whoever wakes the
+    /// sleepers sets it back, and those who must sleep on say so again.
+    wanted: u64,
 }
+
+/// Stands for the number of items that nobody waits for.
+const NOBODY: u64 = u64::MAX;
 
 /// What a party that wants to run items is told.
 pub enum Turn<T> {
@@ -55,7 +59,7 @@ impl<T> Queue<T> {
     /// An empty queue.
     pub fn new() -> Self {
         let state =
-            State { waiting: VecDeque::new(), running: false, queued: 0, finished: 0, closed: false, sleepers: 0 };
+            State { waiting: VecDeque::new(), running: false, queued: 0, finished: 0, closed: false, wanted: NOBODY };
         Queue { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -64,7 +68,6 @@ impl<T> Queue<T> {
         let mut state = self.lock();
         state.waiting.push_back(item);
         state.queued += 1;
-        self.notify(&state);
         state.closed
     }
 
@@ -90,7 +93,11 @@ impl<T> Queue<T> {
         debug_assert!(state.running);
         state.running = false;
         state.finished += 1;
-        self.notify(&state);
+        // Whoever sleeps for a later item sleeps on: who ran this one goes on, or wakes them when it stops. So a
+        // sleeper costs one system call, not one an item.
+        if state.finished >= state.wanted {
+            self.wake(&mut state);
+        }
         !state.waiting.is_empty()
     }
 
@@ -112,6 +119,9 @@ impl<T> Queue<T> {
                 Turn::Busy | Turn::Empty | Turn::Closed => self.sleep_until_finished(last),
             }
         }
+        if left {
+            self.wake(&mut self.lock());
+        }
         left
     }
 
@@ -128,19 +138,20 @@ impl<T> Queue<T> {
         Standing { queued: state.queued, finished: state.finished, stalled }
     }
 
-    /// Sleeps until `last` items are done or there is one to run; may return early.
+    /// Sleeps until `last` items are done or whoever runs stops running; may return early.
     fn sleep_until_finished(&self, last: u64) {
         let mut state = self.lock();
-        if state.finished < last && (state.running || state.waiting.is_empty()) {
-            state.sleepers += 1;
-            state = super::sync::wait(&self.changed, state);
-            state.sleepers -= 1;
+        // as long as somebody runs, somebody will say that it is done
+        if state.finished < last && state.running {
+            state.wanted = state.wanted.min(last);
+            drop(super::sync::wait(&self.changed, state));
         }
     }
 
-    fn notify(&self, state: &State<T>) {
+    fn wake(&self, state: &mut State<T>) {
         // nobody sleeps when calls are small: no system call then
-        if state.sleepers > 0 {
+        if state.wanted != NOBODY {
+            state.wanted = NOBODY;
             self.changed.notify_all();
         }
     }

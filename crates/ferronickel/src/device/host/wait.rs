@@ -21,6 +21,14 @@ pub(crate) fn spins_for(threads: usize) -> u32 {
     if threads <= processors() { SPINS } else { 0 }
 }
 
+/// The processor this thread runs on at the moment.
+#[inline(always)]
+pub(crate) fn processor() -> u32 {
+    // SAFETY: the call has no precondition; it fails only where the kernel lacks it, and then all seem to share one,
+    // which costs spinning and nothing else
+    unsafe { libc::sched_getcpu() }.unsigned_abs()
+}
+
 /// What a waiting loop does in turn number `turn`, counted from 1, of which the first `spins` spin.
 #[inline(always)]
 pub(crate) fn turn(turn: u32, spins: u32) {
