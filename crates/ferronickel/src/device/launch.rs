@@ -331,7 +331,7 @@ mod tests {
     fn a_call_that_is_stopped_before_its_turn_leaves_the_one_that_is_inside_there() {
         let context = Arc::new(lonely_rank());
         let progress = &context.progress;
-        assert!(progress.enter(0, 1, 7));
+        assert!(progress.enter(0, 1, 7, 0));
         progress.fail(Failure { kind: ErrorKind::Aborted, seen: "on purpose".into(), hint: None });
         assert_eq!(launch(&context, 2).run().unwrap_err().kind(), ErrorKind::Aborted);
         assert!(!progress.is_between_calls(0));
