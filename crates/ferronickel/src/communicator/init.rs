@@ -1,6 +1,6 @@
 //! Init: the ranks meet, choose roads, connect, and try what they connected.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -182,6 +182,7 @@ impl Joining<'_> {
             rank: self.rank,
             ranks: self.size,
             spins: wait::spins_for(self.size),
+            crowded: AtomicU32::new(0),
             capacities: layout.capacities,
             channels: connected.channels,
             progress: self.member.progress().clone(),

@@ -1,6 +1,7 @@
 //! What the kernels of one rank work with: its connections, channel by channel, and the record of everyone's
 //! progress.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
 use ferronickel_kernels::protocol::Link;
@@ -16,6 +17,8 @@ pub(crate) struct RankContext {
     pub ranks: usize,
     /// Turns a waiting kernel spins before it lets others run.
     pub spins: u32,
+    /// How often this rank has found that it shares a processor with a peer it waits for.
+    pub crowded: AtomicU32,
     pub capacities: Capacities,
     pub channels: Vec<Channel>,
     pub progress: Arc<Progress>,

@@ -1,6 +1,7 @@
 //! A block that is one thread of this process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ferronickel_kernels::block::{Block, Pack, Reduction, Sources, Stop, Targets};
 use ferronickel_kernels::element::Element;
@@ -22,9 +23,28 @@ pub(crate) struct HostBlock<'a> {
 const LOOK_EVERY: u32 = 256;
 /// The turn in which a rank that spins looks whether it keeps a peer from running: about a microsecond.
 const LOOK_AROUND: u32 = 64;
+/// How often a rank must find itself crowded before it naps to get away, which costs it some 50 µs.
+const NAP_EVERY: u32 = 32;
 
 /// A line is a cache line: seven words of payload, then the flag that is written last.
 const PAYLOAD_WORDS: usize = 7;
+
+impl HostBlock<'_> {
+    /// The system may put two ranks on one processor although another is free; then each would spin in vain for what
+    /// the other cannot send. Returns the turn to go on with: the end of spinning if it is so.
+    #[cold]
+    fn look_around(self) -> u32 {
+        let context = self.context;
+        if !context.progress.shares_processor(context.rank, wait::processor()) {
+            return LOOK_AROUND;
+        }
+        // A thread that offers its processor stays on it, one that wakes from a nap is put on a free one.
+        if context.crowded.fetch_add(1, Ordering::Relaxed) % NAP_EVERY == NAP_EVERY - 1 {
+            std::thread::sleep(Duration::from_micros(1));
+        }
+        context.spins
+    }
+}
 
 // SAFETY: acquire and release are C11's; the flag of a line is stored with release after its payload and loaded with
 // acquire before it; a block has one thread, so a barrier has nothing to do
@@ -60,10 +80,8 @@ unsafe impl Block for HostBlock<'_> {
         if context.progress.stopped() {
             return Err(Stop::Aborted);
         }
-        // The system may put two ranks on one processor although another is free: then each would spin in vain for
-        // what the other cannot send.
-        if *turns == LOOK_AROUND && context.progress.shares_processor(context.rank, wait::processor()) {
-            *turns = Ord::max(*turns, context.spins);
+        if *turns == LOOK_AROUND && context.spins > LOOK_AROUND {
+            *turns = self.look_around();
         }
         wait::turn(*turns, context.spins);
         Ok(())

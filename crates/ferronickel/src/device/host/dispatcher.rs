@@ -1,5 +1,9 @@
-//! The dispatcher: one thread for all streams that looks, every 20 µs while there are calls, for a launch that
-//! nobody has begun, and calls that stream's worker. It sleeps when there is nothing to do.
+//! The dispatcher: one thread for all streams that looks, while there are calls, for a launch that nobody has begun,
+//! and calls that stream's worker. It sleeps when there is nothing to do.
+//!
+//! It looks often enough that a launch lies some 20 µs. Where callers wait for what they queue it has nothing to find,
+//! and each look takes a processor from somebody who computes: after looks in vain it looks less often, down to every
+//! 100 µs, until it finds something.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -11,9 +15,11 @@ use super::stream::Shared;
 use super::threads;
 
 /// How long a launch lies before its stream's worker is called: between one and two of these.
-const TICK: Duration = Duration::from_micros(12);
+const SHORTEST_TICK: Duration = Duration::from_micros(12);
+/// The same, after looks in vain.
+const LONGEST_TICK: Duration = Duration::from_micros(96);
 /// Ticks without a new launch after which the dispatcher sleeps.
-const PATIENCE: u32 = 100;
+const PATIENCE: u32 = 20;
 
 static STREAMS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 static DOZE: Doze = Doze::new(AtomicBool::new(false));
@@ -50,14 +56,15 @@ fn dispatch() {
     // a thread's naps are rounded up by 50 µs unless it asks for better
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
     let mut seen = Vec::new();
-    let (mut queued, mut quiet) = (0, 0);
+    let (mut queued, mut quiet, mut tick) = (0, 0, SHORTEST_TICK);
     loop {
         let now = look(&mut seen);
+        tick = if seen.is_empty() { LONGEST_TICK.min(2 * tick) } else { SHORTEST_TICK };
         // a launch that still waits is a worker that could not be called: try on
         quiet = if now == queued && seen.is_empty() { quiet + 1 } else { 0 };
         queued = now;
         if quiet < PATIENCE {
-            std::thread::sleep(TICK);
+            std::thread::sleep(tick);
             continue;
         }
         // What waits behind a launch that runs is not its business now: whoever runs that one goes on, or tells it.
@@ -66,7 +73,7 @@ fn dispatch() {
             !seen.is_empty()
         };
         DOZE.sleep(has_work, std::thread::park);
-        quiet = 0;
+        (quiet, tick) = (0, SHORTEST_TICK);
     }
 }
 
