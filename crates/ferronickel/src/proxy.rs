@@ -25,7 +25,7 @@ const WIRE_HEADER: usize = 16;
 /// Turns without progress in which the processor is offered to others, before the proxy waits for the network.
 const YIELDS: u32 = 200;
 /// How long the proxy waits for the network at a time, since a kernel's next slot makes no network event.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 /// How long a proxy that is told to end still tries to send what was filled.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -123,6 +123,8 @@ impl Drop for Proxy {
 
 impl Engine {
     fn run(&mut self) {
+        // a thread's naps are rounded up by 50 µs unless it asks for better
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
         self.shared.doze.rise();
         let mut idle = 0;
         let mut ending_since = None;

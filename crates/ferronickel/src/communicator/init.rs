@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{Planner, channels};
 use crate::transport::connect::{Attempt, Connected, Request};
 use crate::transport::layout::Layout;
-use crate::transport::{Broken, PeerInfo, Roads};
+use crate::transport::{Broken, PeerInfo, Roads, Transport};
 use crate::{fork, group};
 
 /// Settings by which ranks plan: they must be the same everywhere, or ranks would wait for each other in different
@@ -178,10 +178,13 @@ impl Joining<'_> {
         let met = Instant::now();
         let Agreed { roads, layout, planner, connected } = self.agree_on_roads(&peers)?;
         let decisions: Arc<[Decision]> = roads.pairs_of(self.rank).map(|(from, to)| roads.decision(from, to)).collect();
+        // proxies need processors as well
+        let proxies = roads.slowest() == Transport::Net;
+        let threads = self.size * if proxies { 2 } else { 1 };
         let context = RankContext {
             rank: self.rank,
             ranks: self.size,
-            spins: wait::spins_for(self.size),
+            spins: wait::spins_for(threads),
             crowded: AtomicU32::new(0),
             capacities: layout.capacities,
             channels: connected.channels,

@@ -285,6 +285,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
     use crate::device::context::{Capacities, Ring};
     use crate::device::progress::Progress;
@@ -300,6 +302,7 @@ mod tests {
             rank: 0,
             ranks: 2,
             spins: 0,
+            crowded: AtomicU32::new(0),
             capacities: Capacities { one_shot_ll: 8, one_shot_simple: 8, stage: 8, ring_ll: 8, ring_simple: 8 },
             channels: vec![Channel { direct: None, ring, staged_steps: Mutex::new(0) }],
             progress: Arc::new(Progress::new(2)),
