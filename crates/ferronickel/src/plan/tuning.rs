@@ -12,7 +12,7 @@ use crate::transport::Transport;
 fn hop(road: Transport) -> f64 {
     match road {
         Transport::P2p | Transport::Shm => 0.2,
-        Transport::Net => 25.0,
+        Transport::Net => 9.0,
     }
 }
 
