@@ -49,17 +49,17 @@ fn call_latency(bencher: Bencher<'_, '_>, bytes: usize, closed: &[&str]) {
 
 const SIZES: [usize; 6] = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10];
 
-#[divan::bench(args = SIZES)]
+#[divan::bench(args = SIZES, sample_count = 3000)]
 fn call_over_p2p(bencher: Bencher<'_, '_>, bytes: usize) {
     call_latency(bencher, bytes, &[]);
 }
 
-#[divan::bench(args = SIZES)]
+#[divan::bench(args = SIZES, sample_count = 3000)]
 fn call_over_shm(bencher: Bencher<'_, '_>, bytes: usize) {
     call_latency(bencher, bytes, &["NCCL_P2P_DISABLE"]);
 }
 
-#[divan::bench(args = SIZES)]
+#[divan::bench(args = SIZES, sample_count = 3000)]
 fn call_over_net(bencher: Bencher<'_, '_>, bytes: usize) {
     call_latency(bencher, bytes, &["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"]);
 }
