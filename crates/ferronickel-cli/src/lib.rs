@@ -1,0 +1,24 @@
+//! The command `ferronickel`, as a library so that its documentation has a name of its own; called as
+//! `all_reduce_perf`, the command is `ferronickel perf all-reduce`.
+
+mod command;
+mod env;
+mod exit;
+mod perf;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Runs the command with this process's arguments and gives the code to exit with.
+pub fn main() -> ExitCode {
+    match command::run(std::env::args_os().collect()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((program, failure)) => {
+            if !failure.message.is_empty() {
+                // There is nowhere else to say it.
+                let _ = writeln!(io::stderr(), "{program}: {failure}");
+            }
+            ExitCode::from(failure.code as u8)
+        }
+    }
+}
