@@ -5,3 +5,5 @@ pub(crate) mod comm_id;
 pub(crate) mod interfaces;
 pub(crate) mod rendezvous;
 pub(crate) mod unique_id;
+#[allow(dead_code, reason = "communicators will be made from it")]
+pub(crate) mod world;
