@@ -9,6 +9,8 @@ use std::time::Instant;
 
 use super::*;
 
+mod launched;
+
 /// The world in these variables, as `rank/size local_rank/local_size launcher`.
 fn world(variables: &str) -> Result<Option<World>> {
     let pairs: Vec<_> = variables.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect();
