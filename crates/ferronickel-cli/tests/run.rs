@@ -200,9 +200,12 @@ fn job_control_stops_everything_and_goes_on() {
     let text = format!(": > {directory}/$FERRONICKEL_RANK; while [ ! -e {directory}/end ]; do sleep 0.01; done");
     let child = script("-n 2", &text).spawn().unwrap();
     marks.wait_for(&["0", "1"]);
-    // The launcher and both shells.
-    let all = processes(marks.path().to_str().unwrap());
-    assert_eq!(all.len(), 3);
+    // The launcher and both shells; for a moment also what a shell is about to start.
+    let mut all = Vec::new();
+    until("three processes", || {
+        all = processes(marks.path().to_str().unwrap());
+        all.len() == 3
+    });
     send(&child, Signal::SIGTSTP);
     until("the stop", || all.iter().all(|pid| state(*pid) == Some('T')));
     send(&child, Signal::SIGCONT);
