@@ -128,7 +128,7 @@ impl Inner {
     }
 
     fn failure(&self) -> Option<Error> {
-        let error: Error = self.context.progress.failure()?.into();
+        let error: Error = self.context.progress.cause()?.into();
         Some(error.on(self.rank, self.device.index()).after(&self.context.decisions))
     }
 

@@ -61,7 +61,7 @@ struct Engine {
     sends: Vec<Sending>,
     receives: Vec<Receiving>,
     /// Whatever must live as long as the slots are used.
-    _keep: Vec<Arc<crate::transport::region::Region>>,
+    _keep: Vec<Arc<crate::device::region::Region>>,
 }
 
 struct Sending {
@@ -89,7 +89,7 @@ impl Proxy {
         progress: Arc<Progress>,
         sends: Vec<End>,
         receives: Vec<End>,
-        keep: Vec<Arc<crate::transport::region::Region>>,
+        keep: Vec<Arc<crate::device::region::Region>>,
     ) -> Result<Proxy> {
         for end in sends.iter().chain(&receives) {
             end.stream.set_nonblocking(true).map_err(|error| Error::system("making a socket non-blocking", error))?;

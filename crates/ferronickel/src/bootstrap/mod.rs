@@ -1,4 +1,16 @@
-//! Who is there: how the ranks of a communicator find each other and agree.
+//! Who is there: how the ranks of a communicator find each other, agree, and keep in touch.
 
-pub(crate) mod rendezvous;
+mod agreed;
+mod alarm;
+mod connection;
+pub(crate) mod door;
+pub(crate) mod handshake;
+mod interfaces;
+mod liveness;
+pub(crate) mod mesh;
+pub(crate) mod presence;
+pub(crate) mod root;
+pub(crate) mod service;
+pub(crate) mod session;
+pub(crate) mod stream;
 pub(crate) mod unique_id;

@@ -9,7 +9,7 @@ use ferronickel_kernels::protocol::Link;
 use super::progress::Progress;
 use crate::diagnostics::decisions::Decision;
 use crate::proxy::Proxy;
-use crate::transport::region::Region;
+use super::region::Region;
 
 /// Everything a launch needs besides the call itself. Made once, when a communicator connects.
 pub(crate) struct RankContext {

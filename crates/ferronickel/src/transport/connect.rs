@@ -11,7 +11,7 @@ use ferronickel_kernels::protocol::{FLAG_STRIDE, Link, SLOTS};
 use super::layout::{Layout, RingParts};
 use super::net::handshake::Purpose;
 use super::net::socket::{self, Listener};
-use super::region::Region;
+use crate::device::region::Region;
 use super::{Broken, Roads, Transport};
 use crate::bootstrap::rendezvous::Member;
 use crate::device::context::{Channel, DirectTables, Links, Ring};

@@ -7,7 +7,6 @@
 pub(crate) mod connect;
 pub(crate) mod layout;
 pub(crate) mod net;
-pub(crate) mod region;
 
 use std::fmt;
 
