@@ -133,7 +133,7 @@ impl Inner {
     }
 
     fn abort(&self) {
-        let seen = format!("rank {} called abort", self.rank);
+        let seen = format!("{} called abort", self.context.progress.name(self.rank));
         self.context.progress.fail(Failure { kind: ErrorKind::Aborted, seen, hint: None });
         self.log_end("Abort");
     }

@@ -51,10 +51,10 @@ impl Door {
         let _ = self.root.set(root);
     }
 
-    pub(super) fn deliver(&self, purpose: Purpose, stream: Stream) {
+    pub(super) fn deliver(self: &Arc<Self>, purpose: Purpose, stream: Stream) {
         if purpose.kind == Kind::Join {
             match self.root.get() {
-                Some(root) => root.arrive(stream),
+                Some(root) => root.arrive(stream, self),
                 None => warn!(-1, "Bootstrap : rank {} came to a process that is not the root", purpose.from),
             }
             return;

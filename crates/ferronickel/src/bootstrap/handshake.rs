@@ -230,7 +230,7 @@ mod tests {
                 prop_assert_eq!(Purpose::from_bytes(&purpose.to_bytes()), Some(purpose));
             }
             if let Some(purpose) = Purpose::from_bytes(&bytes) {
-                prop_assert_eq!(purpose.id.to_le_bytes(), bytes[..8]);
+                prop_assert_eq!(&purpose.id.to_le_bytes()[..], &bytes[..8]);
             }
         }
     }

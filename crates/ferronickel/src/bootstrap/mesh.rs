@@ -8,16 +8,15 @@ mod monitor;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-pub(crate) use self::connect::connect;
+pub(crate) use self::connect::{Unshared, connect};
 use super::alarm::Alarm;
 use super::connection::{Brought, Connection, Message, Outgoing};
 use super::session::{Parcel, Session};
 use super::stream::MOST_FILES;
 use crate::device::host::threads;
-use crate::device::progress::Progress;
 
 /// The longest message between processes.
 pub(super) const LONGEST: usize = 256 << 20;
@@ -91,5 +90,3 @@ impl Drop for Mesh {
         }
     }
 }
-
-type Watched = (Arc<Progress>, Weak<Session>);

@@ -1,11 +1,11 @@
 //! Who is there: how the ranks of a communicator find each other, agree, and keep in touch.
 
-mod agreed;
 mod alarm;
+pub(crate) mod comm_id;
 mod connection;
 pub(crate) mod door;
 pub(crate) mod handshake;
-mod interfaces;
+pub(crate) mod interfaces;
 mod liveness;
 pub(crate) mod mesh;
 pub(crate) mod presence;

@@ -12,7 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::alarm::Alarm;
+use super::comm_id::CommId;
 use super::door::Door;
+use super::interfaces;
 use super::service::Service;
 use super::stream::Stream;
 use super::unique_id::{UniqueId, random};
@@ -78,10 +80,10 @@ pub(crate) struct Comer<'a> {
 /// Makes an id, and begins to listen for its ranks.
 pub(super) fn host(config: &Config) -> Result<UniqueId> {
     let timeout = timeout(config);
-    if let Some(agreed) = super::agreed::id(config)? {
-        return Ok(agreed);
+    if let Some(agreed) = CommId::from_config(config)? {
+        return agreed.unique_id(config);
     }
-    let service = Service::on(&super::interfaces::addresses(config)?)?;
+    let service = Service::on(&[interfaces::choose(config, None)?.endpoints[0].socket_address(0)])?;
     let id = UniqueId::at(&random()?, false, &service.addresses)?;
     open(&id, service, timeout);
     Ok(id)
@@ -253,13 +255,13 @@ impl Root {
     }
 
     /// A connection of a rank of another process, which has proved that it knows the secret.
-    pub(super) fn arrive(self: &Arc<Self>, stream: Stream) {
+    pub(super) fn arrive(self: &Arc<Self>, stream: Stream, door: &Arc<Door>) {
         let mut state = self.lock();
         state.arrived.push(stream);
         if self.alarm.get().is_some() {
             return self.call_server();
         }
-        let started = Alarm::new().and_then(|alarm| server::start(self.clone(), alarm.clone()).map(|()| alarm));
+        let started = Alarm::new().and_then(|alarm| server::start(self.clone(), door.clone(), alarm.clone()).map(|()| alarm));
         match started {
             Ok(alarm) => drop(self.alarm.set(alarm)),
             Err(error) => {

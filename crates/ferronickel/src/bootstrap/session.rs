@@ -180,10 +180,9 @@ impl Session {
         let own = places[&presences[rank].process];
         let here = |presence: &Presence| presence.process == presences[rank].process;
         let has_neighbours = presences.iter().any(|other| !here(other) && other.node == presences[rank].node);
-        let names = presences.iter().map(|presence| match here(presence) {
-            true => format!("rank {}", presence.rank),
-            false => presence.name(),
-        });
+        let alone = processes.len() == 1;
+        let name = |presence: &Presence| if alone { format!("rank {}", presence.rank) } else { presence.name() };
+        let names = presences.iter().map(name);
         let bytes = StatusPage::bytes(presences.len());
         let region = if has_neighbours { Region::shared(bytes) } else { Region::private(bytes) };
         // without memory to share there is always the network

@@ -1,7 +1,7 @@
 //! The name of a communicator before it exists, where its ranks meet, and the secret they share.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -157,12 +157,6 @@ pub(crate) fn random() -> Result<[u8; SECRET_BYTES]> {
         }
     }
     Ok(bytes)
-}
-
-/// This machine's own address in the family of `of`.
-#[cfg(test)]
-pub(crate) fn loopback() -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, 0).into()
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ pub struct Setting<'c, T> {
     /// Where the value in force came from.
     pub source: &'c Source,
     /// The text that was found, as it was written; kept also where it cannot be used and the default is in force.
+    /// Of a [`Kind::Secret`] it says only that there is one.
     pub raw: Option<&'c str>,
 }
 
@@ -93,7 +94,7 @@ pub struct Entry {
 }
 
 /// What is kept for one variable.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Slot {
     pub(super) variable: &'static Variable,
     pub(super) value: Value,
@@ -101,6 +102,13 @@ pub(super) struct Slot {
     source: Source,
     /// The text that was found, and where.
     raw: Option<(String, Source)>,
+}
+
+impl fmt::Debug for Slot {
+    /// A `Config` ends up in the debug output of whatever holds it, so a secret stays out of it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.setting(()))
+    }
 }
 
 impl Slot {
@@ -159,22 +167,23 @@ impl Slot {
                 format!("{name} set by {by} to {}.{from}", value::integer(raw).unwrap_or_default())
             }
             (Value::Integer(value), _) => format!("{name} set by {by} to {value}.{from}"),
-            _ => format!("{name} set by {by} to {}{from}", printable(raw)),
+            _ => format!("{name} set by {by} to {}{from}", printable(shown(self.variable, raw))),
         })
     }
 
     pub(super) fn setting<T>(&self, value: T) -> Setting<'_, T> {
-        let raw = self.raw.as_ref().map(|(raw, _)| raw.as_str());
+        let raw = self.raw.as_ref().map(|(raw, _)| shown(self.variable, raw));
         Setting { variable: self.variable, value, source: &self.source, raw }
     }
 
     pub(super) fn entry(&self) -> Entry {
         let value = match &self.value {
             Value::Integer(value) => Some(value.to_string()),
-            Value::Text(text) => Some(text.clone()),
+            Value::Text(text) => Some(shown(self.variable, text).to_owned()),
             Value::Unset => None,
         };
-        let refused = self.raw.clone().filter(|(raw, _)| !self.is_set() && !raw.trim().is_empty());
+        let refused = self.raw.as_ref().filter(|(raw, _)| !self.is_set() && !raw.trim().is_empty());
+        let refused = refused.map(|(raw, source)| (shown(self.variable, raw).to_owned(), source.clone()));
         Entry { variable: self.variable, value, source: self.source.clone(), refused }
     }
 
@@ -187,12 +196,20 @@ impl Slot {
 pub(super) fn invalid(variable: &Variable, raw: &str, source: &Source) -> String {
     format!(
         "Invalid value {} for {}, using default {}. It is {source}; {} would be right.",
-        printable(raw),
+        printable(shown(variable, raw)),
         variable.name,
         variable.shown_default(),
         variable.kind
     )
 }
+
+/// What may be seen of a variable's text.
+fn shown<'t>(variable: &Variable, text: &'t str) -> &'t str {
+    if variable.kind == Kind::Secret { HIDDEN } else { text }
+}
+
+/// What stands for the value of a secret.
+const HIDDEN: &str = "(set, not shown)";
 
 /// A text fit for one line of a log: control characters escaped, and cut where it is very long.
 pub(super) fn printable(text: &str) -> Cow<'_, str> {

@@ -225,6 +225,26 @@ fn text_that_is_not_utf_8_is_refused() {
 }
 
 #[test]
+fn a_secret_is_in_force_and_nowhere_to_be_seen() {
+    let read = config(&[("FERRONICKEL_SECRET", "hunter2"), ("FERRONICKEL_UNIQUE_ID", "hunter2")]);
+    let secret = read.text(&variables::SECRET);
+    assert_eq!(secret.value, Some("hunter2"));
+    assert_eq!(secret.reason(), "FERRONICKEL_SECRET=(set, not shown) set in the environment");
+    let entry = read.entries().find(|entry| entry.variable.name == "FERRONICKEL_SECRET").unwrap();
+    assert_eq!(entry.value.as_deref(), Some("(set, not shown)"));
+    let lines: Vec<_> = read.set_lines().collect();
+    assert_eq!(lines[0], "FERRONICKEL_SECRET set by environment to (set, not shown)");
+    let bytes = OsString::from_vec(b"hunter2\xff".to_vec());
+    let refused = Config::read([(OsString::from("FERRONICKEL_SECRET"), bytes)], Path::new("/nonexistent/nccl.conf"));
+    assert_eq!((refused.text(&variables::SECRET).value, refused.warnings().len()), (None, 1));
+    let entries: Vec<_> = [&read, &refused].into_iter().flat_map(Config::entries).collect();
+    let all = format!("{lines:?}{read:?}{refused:?}{entries:?}{:?}", secret.raw);
+    assert!(!all.contains("hunter2"), "{all}");
+    // An empty secret is none, which is safer than one that everybody knows.
+    assert_eq!(config(&[("FERRONICKEL_SECRET", "")]).text(&variables::SECRET).value, None);
+}
+
+#[test]
 fn a_long_value_is_kept_whole_and_shown_cut() {
     let long = "x".repeat(100_000);
     let read = config(&[("NCCL_HOSTID", &long)]);

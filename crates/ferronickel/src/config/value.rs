@@ -23,12 +23,14 @@ pub(super) fn parse(kind: Kind, text: &str) -> Option<Value> {
             integer(text).filter(|value| (lowest..=highest).contains(value)).map(Value::Integer)
         }
         Kind::List(words) => list(words, text),
+        // Only where no word is the default does this differ from the default.
+        Kind::OneOf(_) if text.trim().is_empty() => Some(Value::Unset),
         Kind::OneOf(words) => {
             words.iter().find(|word| word.eq_ignore_ascii_case(text.trim())).map(|word| Value::Text((*word).to_owned()))
         }
         Kind::Template => Some(Value::Text(text.to_owned())),
-        Kind::Text if text.is_empty() => Some(Value::Unset),
-        Kind::Text => Some(Value::Text(text.to_owned())),
+        Kind::Secret | Kind::Text if text.is_empty() => Some(Value::Unset),
+        Kind::Secret | Kind::Text => Some(Value::Text(text.to_owned())),
     }
 }
 

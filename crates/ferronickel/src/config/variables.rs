@@ -51,6 +51,8 @@ pub enum Kind {
     List(&'static [&'static str]),
     /// One of these words, in any case.
     OneOf(&'static [&'static str]),
+    /// Text that nobody may see: the log, the lists and the errors say only that it is set. Empty counts as unset.
+    Secret,
     /// Text in which being empty has a meaning of its own.
     Template,
     /// Any text; empty counts as unset.
@@ -65,7 +67,7 @@ impl fmt::Display for Kind {
             Self::Integer { lowest, highest } => write!(f, "an integer from {lowest} to {highest}"),
             Self::List(words) => write!(f, "a comma-separated list of {}, or ^ and such a list", words.join(", ")),
             Self::OneOf(words) => write!(f, "one of {}", words.join(", ")),
-            Self::Template | Self::Text => f.write_str("text"),
+            Self::Secret | Self::Template | Self::Text => f.write_str("text"),
         }
     }
 }
@@ -95,6 +97,9 @@ pub const SUBSYSTEM_NAMES: &[&str] = &[
     "ALLOC_HOST",
     "ALL",
 ];
+
+/// The words of `NCCL_SOCKET_FAMILY`.
+pub const SOCKET_FAMILY_NAMES: &[&str] = &["AF_INET", "AF_INET6"];
 
 /// The words of `NCCL_DEBUG_TIMESTAMP_LEVELS`.
 pub const TIMESTAMP_LEVEL_NAMES: &[&str] = &["NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "ALL"];
@@ -157,4 +162,24 @@ variables! {
         "After how many seconds without progress the log says which ranks a collective waits for; 0 is never.";
     INIT_TIMEOUT = "FERRONICKEL_INIT_TIMEOUT", Kind::Integer { lowest: 1, highest: 31_536_000 }, "60",
         "How many seconds a communicator waits for its ranks to come together.";
+    SOCKET_IFNAME = "NCCL_SOCKET_IFNAME", Kind::Text, "",
+        "The network interfaces to use, by how their names begin: a comma-separated list; = before it is for whole names, ^ for all but those.";
+    SOCKET_FAMILY = "NCCL_SOCKET_FAMILY", Kind::OneOf(SOCKET_FAMILY_NAMES), "",
+        "The family of addresses to use; without it IPv4 goes before IPv6.";
+    COMM_ID = "NCCL_COMM_ID", Kind::Text, "",
+        "The address, as host:port, at which rank 0 listens and the other ranks find it.";
+    SECRET = "FERRONICKEL_SECRET", Kind::Secret, "",
+        "The secret that ranks which meet at NCCL_COMM_ID share; every connection proves it.";
+    ALLOW_OPEN_BOOTSTRAP = "FERRONICKEL_ALLOW_OPEN_BOOTSTRAP", Kind::Flag, "0",
+        "Whether ranks may meet at NCCL_COMM_ID without a secret on an address that other machines can reach.";
+    RANK = "FERRONICKEL_RANK", Kind::Text, "",
+        "The rank of this process; set by ferronickel run.";
+    SIZE = "FERRONICKEL_SIZE", Kind::Text, "",
+        "How many ranks there are; set by ferronickel run.";
+    LOCAL_RANK = "FERRONICKEL_LOCAL_RANK", Kind::Text, "",
+        "The number of this rank among those of its host; set by ferronickel run.";
+    LOCAL_SIZE = "FERRONICKEL_LOCAL_SIZE", Kind::Text, "",
+        "How many ranks this host has; set by ferronickel run.";
+    UNIQUE_ID = "FERRONICKEL_UNIQUE_ID", Kind::Secret, "",
+        "The unique id of the first communicator in hexadecimal, which holds a secret; set by ferronickel run.";
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use ferronickel_kernels::protocol::Link;
 
 use super::progress::Progress;
+use crate::bootstrap::mesh::Mesh;
 use crate::diagnostics::decisions::Decision;
 use crate::proxy::Proxy;
 use super::region::Region;
@@ -26,6 +27,8 @@ pub(crate) struct RankContext {
     pub decisions: Arc<[Decision]>,
     /// Moves what goes through the network. Dropped before the memory it works in.
     pub proxy: Option<Proxy>,
+    /// Keeps in touch with the other processes. Says goodbye to them when the last of this process's ranks is done.
+    pub _mesh: Option<Arc<Mesh>>,
     /// The memory behind the connections.
     pub _keep: Vec<Arc<Region>>,
 }

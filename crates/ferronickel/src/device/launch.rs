@@ -63,7 +63,7 @@ impl Launch {
         let mut backoff = Backoff::new();
         if self.context.progress.quiesce(self.context.rank, || backoff.wait()) {
             // a stopped process may wake up and go on where it was
-            self._uses.iter().flatten().for_each(Use::quarantine);
+            let _ = &self._uses;
         }
         Err(self.failure())
     }
@@ -311,6 +311,7 @@ mod tests {
             progress: Arc::new(Progress::of_one_process(2)),
             decisions: [].into(),
             proxy: None,
+            _mesh: None,
             _keep: Vec::new(),
         }
     }

@@ -23,6 +23,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) struct Unshared {
     pub one: usize,
     pub other: usize,
+    /// Only the buffers cannot be reached.
+    pub arena_only: bool,
     pub reason: String,
 }
 
@@ -92,7 +94,7 @@ impl Connecting<'_> {
             };
             match within {
                 Ok(stream) => return Ok(stream),
-                Err(reason) => unshared.push(Unshared { one: rank, other: peer.rank, reason }),
+                Err(reason) => unshared.push(Unshared { one: rank, other: peer.rank, arena_only: false, reason }),
             }
         }
         self.door.connect(&peer.addresses, purpose, self.limit())
@@ -112,7 +114,7 @@ impl Connecting<'_> {
             if index == session.own() || peer.node != self.presences[rank].node {
                 continue;
             }
-            let mut cannot = |reason: String| unshared.push(Unshared { one: rank, other: peer.rank, reason });
+            let mut cannot = |reason: String| unshared.push(Unshared { one: rank, other: peer.rank, arena_only: false, reason });
             let shared = &all[peer.rank];
             let Some(page) = &shared.page else {
                 // either it could not be made there, or it could not travel here

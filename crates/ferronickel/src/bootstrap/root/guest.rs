@@ -33,7 +33,11 @@ pub(super) fn meet(comer: &Comer<'_>) -> Result<Everyone> {
     let mut said = visit.connection.send(&join);
     let mut beat = Instant::now();
     loop {
-        if let Some(outcome) = said.map_or_else(|error| visit.lost(&error), |()| visit.listen()) {
+        let decided = match said {
+            Ok(()) => visit.listen(),
+            Err(error) => visit.lost(&error),
+        };
+        if let Some(outcome) = decided {
             return outcome;
         }
         if beat.elapsed() >= BEAT {

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Root, missing};
 use crate::bootstrap::alarm::Alarm;
 use crate::bootstrap::connection::{Connection, Message};
+use crate::bootstrap::door::Door;
 use crate::bootstrap::liveness::{BEAT, Patience};
 use crate::device::host::threads;
 use crate::device::progress::Failure;
@@ -23,6 +24,8 @@ const LINGER: Duration = Duration::from_secs(5);
 
 struct Server {
     root: Arc<Root>,
+    /// Open as long as ranks may come.
+    _door: Arc<Door>,
     alarm: Alarm,
     guests: Vec<Guest>,
     patience: Patience,
@@ -40,9 +43,9 @@ struct Guest {
 }
 
 /// Starts the thread; it ends by itself.
-pub(super) fn start(root: Arc<Root>, alarm: Alarm) -> io::Result<()> {
+pub(super) fn start(root: Arc<Root>, door: Arc<Door>, alarm: Alarm) -> io::Result<()> {
     let (guests, patience) = (Vec::new(), Patience::new());
-    let mut server = Server { root, alarm, guests, patience, began: Instant::now(), announced: 0 };
+    let mut server = Server { root, _door: door, alarm, guests, patience, began: Instant::now(), announced: 0 };
     threads::spawn("fnickel root", move || server.run()).map(drop)
 }
 
