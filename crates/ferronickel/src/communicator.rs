@@ -147,8 +147,16 @@ impl Inner {
         }
         let last = self.depart();
         let mut backoff = Backoff::new();
-        while self.context.progress.finished(self.rank) < last {
+        let RankContext { progress, proxy, mesh, .. } = &*self.context;
+        while progress.finished(self.rank) < last {
             backoff.wait();
+        }
+        // From now on the process may end, whatever the others still need of this rank.
+        while proxy.as_ref().is_some_and(|proxy| !proxy.is_drained()) && !progress.stopped() {
+            backoff.wait();
+        }
+        if let Some(mesh) = mesh {
+            mesh.say_farewell(self.rank);
         }
         self.failure().map_or(Ok(()), Err)
     }

@@ -20,7 +20,8 @@ pub(crate) enum Message {
     /// From the root: which process it is in, and which ranks are there too.
     Welcome { process: String, ranks: Vec<u32> },
     /// To the root: a rank has come.
-    Join { size: u32, rank: u32, name: String, info: Vec<u8> },
+    /// It waits so many milliseconds for the others.
+    Join { size: u32, rank: u32, name: String, info: Vec<u8>, patience: u64 },
     /// From the root: what every rank has said of itself.
     Everyone(Vec<Vec<u8>>),
     /// All must stop, for this cause.
@@ -309,7 +310,7 @@ mod tests {
             let mut ours = Connection::new(Stream::unix(ours).unwrap(), 1000);
             let messages = [
                 Message::Bring { round, values: vec![Brought { rank: round as u32, bytes: value.clone(), files: 0 }] },
-                Message::Join { size: 3, rank: 1, name: text.chars().take(50).collect(), info: value.clone() },
+                Message::Join { size: 3, rank: 1, name: text.chars().take(50).collect(), info: value.clone(), patience: round },
                 Message::Everyone(vec![value, Vec::new()]),
                 Message::Leave,
             ];

@@ -8,8 +8,9 @@ mod monitor;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 pub(crate) use self::connect::{Unshared, connect};
 use super::alarm::Alarm;
@@ -20,6 +21,9 @@ use crate::device::host::threads;
 
 /// The longest message between processes.
 pub(super) const LONGEST: usize = 256 << 20;
+
+/// How long a process that has ended still tries to tell the others.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The connections, and the thread that watches them; it says goodbye when this is dropped.
 #[derive(Debug)]
@@ -34,6 +38,9 @@ struct Shared {
     outgoing: Mutex<Vec<Outgoing>>,
     alarm: Alarm,
     ending: AtomicBool,
+    /// The ranks of this process of which the others know that they have left.
+    farewells: Mutex<Vec<usize>>,
+    said: Condvar,
 }
 
 /// A connection to another process.
@@ -47,8 +54,13 @@ struct Link {
 impl Mesh {
     fn start(session: &Arc<Session>, links: Vec<Link>) -> io::Result<Arc<Mesh>> {
         let alarm = Alarm::new()?;
-        let (outgoing, ending) = (Mutex::default(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { outgoing, alarm: alarm.clone(), ending });
+        let shared = Arc::new(Shared {
+            outgoing: Mutex::default(),
+            alarm: alarm.clone(),
+            ending: AtomicBool::new(false),
+            farewells: Mutex::default(),
+            said: Condvar::new(),
+        });
         let progress = session.progress.clone();
         let local = session.processes()[session.own()].clone();
         progress.set_alarm(move || alarm.raise());
@@ -75,6 +87,14 @@ impl Mesh {
         }
         self.shared.outgoing.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
         self.shared.alarm.raise();
+    }
+
+    /// Waits a little until the others know that `rank`, which has departed, has left.
+    pub fn say_farewell(&self, rank: usize) {
+        self.shared.alarm.raise();
+        let farewells = self.shared.farewells.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |farewells: &mut Vec<usize>| !farewells.contains(&rank);
+        drop(self.shared.said.wait_timeout_while(farewells, LAST_WORDS, known));
     }
 }
 

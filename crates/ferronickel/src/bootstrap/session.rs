@@ -140,8 +140,11 @@ impl Member {
                 session.changed.notify_all();
                 break;
             }
-            if let Some(failure) = session.progress.cause() {
-                return Err(failure.into());
+            if session.progress.stopped() {
+                // the cause may come by a message, for which others need the lock
+                drop(state);
+                let failure = session.progress.cause();
+                return Err(failure.map_or_else(|| Error::new(ErrorKind::Internal, "stopped without a cause"), Error::from));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

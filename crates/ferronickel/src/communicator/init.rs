@@ -264,7 +264,7 @@ impl Joining<'_> {
             progress: self.member.progress().clone(),
             decisions,
             proxy: connected.proxy,
-            _mesh: self.member.session().mesh().cloned(),
+            mesh: self.member.session().mesh().cloned(),
             _keep: connected.regions,
         };
         let inner = Inner {

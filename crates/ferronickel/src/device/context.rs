@@ -28,7 +28,7 @@ pub(crate) struct RankContext {
     /// Moves what goes through the network. Dropped before the memory it works in.
     pub proxy: Option<Proxy>,
     /// Keeps in touch with the other processes. Says goodbye to them when the last of this process's ranks is done.
-    pub _mesh: Option<Arc<Mesh>>,
+    pub mesh: Option<Arc<Mesh>>,
     /// The memory behind the connections.
     pub _keep: Vec<Arc<Region>>,
 }

@@ -311,7 +311,7 @@ mod tests {
             progress: Arc::new(Progress::of_one_process(2)),
             decisions: [].into(),
             proxy: None,
-            _mesh: None,
+            mesh: None,
             _keep: Vec::new(),
         }
     }

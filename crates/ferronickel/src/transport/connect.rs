@@ -57,7 +57,8 @@ pub(crate) enum Attempt {
 impl Request<'_> {
     /// Connects along the chosen roads, and tries each.
     pub fn attempt(&self) -> Result<Attempt> {
-        let door = if self.net_sources().is_empty() { None } else { Some(self.open_door()?) };
+        let network = !self.net_sources().is_empty() || !self.net_targets().is_empty();
+        let door = if network { Some(self.open_door()?) } else { None };
         let addresses = door.as_ref().map(|door| door.service().addresses.clone()).unwrap_or_default();
         let offers = self.member.all_gather(Offer { memory: self.offer_memory(), addresses })?;
         let broken = self.unoffered(&offers);

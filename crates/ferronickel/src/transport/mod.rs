@@ -275,16 +275,16 @@ fn refusal(
     to: &PeerInfo,
     faults: &Faults,
 ) -> Option<String> {
+    if transport != Transport::Net
+        && let Some(reason) = from.apart(to)
+    {
+        return Some(reason);
+    }
     match (from.closed(transport), to.closed(transport)) {
         (Some(reason), Some(other)) if reason == other => return Some(reason.clone()),
         (Some(reason), _) => return Some(format!("{reason} (on rank {})", from.rank())),
         (None, Some(reason)) => return Some(format!("{reason} (on rank {})", to.rank())),
         (None, None) => {}
-    }
-    if transport != Transport::Net
-        && let Some(reason) = from.apart(to)
-    {
-        return Some(reason);
     }
     if matches!(transport, Transport::Ipc | Transport::Shm) {
         let process = |rank: usize| peers[rank].presence.process;

@@ -8,15 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Link, Shared};
+use super::{LAST_WORDS, Link, Shared};
 use crate::bootstrap::connection::{Message, Outgoing, Received};
 use crate::bootstrap::liveness::{BEAT, Patience};
 use crate::bootstrap::session::{Packed, Session};
 use crate::device::progress::{Failure, Progress};
 use crate::error::ErrorKind;
-
-/// How long a process that has ended still tries to tell the others.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 pub(super) struct Monitor {
     shared: Arc<Shared>,
@@ -30,8 +27,6 @@ pub(super) struct Monitor {
     beat: Instant,
     /// The others have been told that all must stop.
     told: bool,
-    /// How many ranks of this process had left when the others were told last.
-    departed: usize,
 }
 
 impl Monitor {
@@ -43,7 +38,7 @@ impl Monitor {
         links: Vec<Link>,
     ) -> Monitor {
         let (patience, beat) = (Patience::new(), Instant::now());
-        Monitor { shared, progress, session, local, links, patience, beat, told: false, departed: 0 }
+        Monitor { shared, progress, session, local, links, patience, beat, told: false }
     }
 
     pub fn run(&mut self) {
@@ -182,10 +177,12 @@ impl Monitor {
             self.send(&Message::Failed(failure));
             self.notify();
         }
-        let departed = self.local.iter().filter(|&&rank| self.progress.has_departed(rank)).count();
-        if departed != self.departed {
-            self.departed = departed;
+        let departed: Vec<_> = self.local.iter().copied().filter(|&rank| self.progress.has_departed(rank)).collect();
+        let known = self.shared.farewells.lock().unwrap_or_else(PoisonError::into_inner).len();
+        if departed.len() != known {
             self.send_reports();
+            *self.shared.farewells.lock().unwrap_or_else(PoisonError::into_inner) = departed;
+            self.shared.said.notify_all();
         }
     }
 

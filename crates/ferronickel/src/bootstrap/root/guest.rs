@@ -29,7 +29,8 @@ pub(super) fn meet(comer: &Comer<'_>) -> Result<Everyone> {
         patience: Patience::new(),
     };
     let (size, rank) = (comer.size as u32, comer.rank as u32);
-    let join = Message::Join { size, rank, name: comer.name.into(), info: comer.info.clone() };
+    let patience = u64::try_from(comer.timeout.as_millis()).unwrap_or(u64::MAX);
+    let join = Message::Join { size, rank, name: comer.name.into(), info: comer.info.clone(), patience };
     let mut said = visit.connection.send(&join);
     let mut beat = Instant::now();
     loop {

@@ -19,6 +19,8 @@ use crate::error::ErrorKind;
 
 /// The longest message that a rank may send: what it says of itself.
 const LONGEST: usize = 64 << 10;
+/// No clock runs longer than this.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long the root stays, once the outcome is known, for those that have not taken it yet.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -29,7 +31,8 @@ struct Server {
     alarm: Alarm,
     guests: Vec<Guest>,
     patience: Patience,
-    began: Instant,
+    /// When the first guest, or the root itself, will have waited for too long, and for how long then.
+    deadline: (Instant, Duration),
     /// Ranks of this process that the guests have been told of.
     announced: usize,
 }
@@ -45,7 +48,8 @@ struct Guest {
 /// Starts the thread; it ends by itself.
 pub(super) fn start(root: Arc<Root>, door: Arc<Door>, alarm: Alarm) -> io::Result<()> {
     let (guests, patience) = (Vec::new(), Patience::new());
-    let mut server = Server { root, _door: door, alarm, guests, patience, began: Instant::now(), announced: 0 };
+    let deadline = (Instant::now() + root.timeout, root.timeout);
+    let mut server = Server { root, _door: door, alarm, guests, patience, deadline, announced: 0 };
     threads::spawn("fnickel root", move || server.run()).map(drop)
 }
 
@@ -140,7 +144,9 @@ impl Server {
 
     fn hear(&mut self, index: usize, message: Message) {
         let guest = &mut self.guests[index];
-        if let Message::Join { size, rank, name, info } = message {
+        if let Message::Join { size, rank, name, info, patience } = message {
+            let patience = Duration::from_millis(patience).min(self.root.timeout.max(LONGEST_PATIENCE));
+            self.deadline = self.deadline.min((Instant::now() + patience, patience));
             let (size, rank) = (size as usize, rank as usize);
             let mut state = self.root.lock();
             let admitted = if size > LONGEST * 64 {
@@ -178,8 +184,8 @@ impl Server {
     /// There may be no rank in this process whose time could run out.
     fn watch_clock(&self) {
         let mut state = self.root.lock();
-        if state.outcome.is_none() && state.size.is_some() && self.began.elapsed() > self.root.timeout {
-            let failure = missing(&state, self.root.timeout);
+        if state.outcome.is_none() && state.size.is_some() && Instant::now() > self.deadline.0 {
+            let failure = missing(&state, self.deadline.1);
             self.root.fail(&mut state, failure);
         }
     }

@@ -119,7 +119,7 @@ fn a_rank_that_dies_before_all_have_come_is_named() {
         let stream = door::connect(&id.addresses(), id.secret(), purpose, LONG).unwrap();
         let mut dying = Connection::new(stream, 1000);
         let name = "rank 2 (host test, pid 77)".into();
-        dying.send(&Message::Join { size: 4, rank: 2, name, info: vec![] }).unwrap();
+        dying.send(&Message::Join { size: 4, rank: 2, name, info: vec![], patience: 30_000 }).unwrap();
         while !Root::find(&id).is_some_and(|root| root.lock().infos.get(2).is_some_and(Option::is_some)) {
             std::thread::yield_now();
         }
