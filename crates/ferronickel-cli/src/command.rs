@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::Path;
+use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -10,6 +11,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::env;
 use crate::exit::Failure;
 use crate::perf;
+use crate::run;
 
 /// The name of nccl-tests' program; called by it, the command is `perf all-reduce`.
 const ALL_REDUCE_PERF: &str = "all_reduce_perf";
@@ -20,7 +22,8 @@ const FERRONICKEL: &str = "ferronickel";
 const EXIT_CODES: &str = "\
 Exit codes: 0 all is well; 1 the system refused something; 2 a device failed; 3 a call of the library failed;
 4 timeout; 6 the command line is wrong; 7 results are wrong, or slower than NCCL_TESTS_MIN_BW; 141 standard
-output was closed before all was written.";
+output was closed before all was written. `run` ends as the first rank that failed, with 128 and the number of
+the signal that killed it, or with 127 if there is no such program, 126 if it cannot be executed.";
 
 const PERF_NOTES: &str = "\
 Variables: NCCL_TESTS_MIN_BW (the least mean bus bandwidth in GB/s, of which 90% must be reached),
@@ -45,6 +48,8 @@ enum Command {
         #[command(subcommand)]
         collective: Collective,
     },
+    /// Start ranks on this host, and end them all when one fails
+    Run(run::Options),
     /// Show every variable: its value, where it came from, its default, and what it means
     Env(env::Options),
 }
@@ -68,27 +73,33 @@ struct AllReducePerf {
 }
 
 /// Does what the arguments say. A failure comes with the name of the program that speaks.
-pub fn run(args: Vec<OsString>) -> Result<(), (&'static str, Failure)> {
+pub fn run(args: Vec<OsString>) -> Result<ExitCode, (&'static str, Failure)> {
     let called = args.first().map(Path::new).and_then(Path::file_name);
+    if called == Some(OsStr::new(run::GUARD)) {
+        run::guard();
+        return Ok(ExitCode::SUCCESS);
+    }
     if called == Some(OsStr::new(ALL_REDUCE_PERF)) {
         return as_all_reduce_perf(args).map_err(|failure| (ALL_REDUCE_PERF, failure));
     }
     as_ferronickel(args).map_err(|failure| (FERRONICKEL, failure))
 }
 
-fn as_all_reduce_perf(args: Vec<OsString>) -> Result<(), Failure> {
-    match parse::<AllReducePerf>(args)? {
-        Some(AllReducePerf { options }) => perf::all_reduce(options, ALL_REDUCE_PERF),
-        None => Ok(()),
+fn as_all_reduce_perf(args: Vec<OsString>) -> Result<ExitCode, Failure> {
+    if let Some(AllReducePerf { options }) = parse::<AllReducePerf>(args)? {
+        perf::all_reduce(options, ALL_REDUCE_PERF)?;
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn as_ferronickel(args: Vec<OsString>) -> Result<(), Failure> {
+fn as_ferronickel(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     match parse::<Ferronickel>(args)?.map(|parsed| parsed.command) {
-        Some(Command::Perf { collective: Collective::AllReduce(options) }) => perf::all_reduce(*options, FERRONICKEL),
-        Some(Command::Env(options)) => env::run(&options),
-        None => Ok(()),
+        Some(Command::Perf { collective: Collective::AllReduce(options) }) => perf::all_reduce(*options, FERRONICKEL)?,
+        Some(Command::Run(options)) => return run::run(&options),
+        Some(Command::Env(options)) => env::run(&options)?,
+        None => {}
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Reads the arguments; None if they asked for help or the version, which is printed then.
@@ -177,8 +188,8 @@ mod tests {
     #[test]
     fn a_wrong_command_is_answered_with_the_right_ones() {
         for (line, message) in [
-            ("ferronickel", "a command is needed; choose one of perf, env"),
-            ("ferronickel bench", "there is no command 'bench'; choose one of perf, env"),
+            ("ferronickel", "a command is needed; choose one of perf, run, env"),
+            ("ferronickel bench", "there is no command 'bench'; choose one of perf, run, env"),
             ("ferronickel perf", "a command of perf is needed; the only one is all-reduce"),
             ("ferronickel perf all-gather", "there is no command 'all-gather' of perf; the only one is all-reduce"),
         ] {

@@ -1,6 +1,6 @@
 //! How the command ends: its exit codes, and the failure that carries one.
 //!
-//! The codes of `perf` are nccl-tests' codes; the other commands use the same numbers.
+//! The codes of `perf` are nccl-tests' codes; the other commands use the same numbers, and `run` those of a shell.
 
 use std::fmt;
 use std::io;
@@ -21,6 +21,10 @@ pub enum Code {
     Usage = 6,
     /// Results were wrong, or the bandwidth was below `NCCL_TESTS_MIN_BW`.
     WrongResults = 7,
+    /// A program was found that cannot be executed.
+    NotExecutable = 126,
+    /// There is no such program.
+    NotFound = 127,
     /// Standard output was closed before all was written; what a shell reports for a program
     /// that SIGPIPE ended, since the run was cut short and nothing can be said about the rest.
     ClosedPipe = 141,

@@ -5,6 +5,7 @@ mod command;
 mod env;
 mod exit;
 mod perf;
+mod run;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 /// Runs the command with this process's arguments and gives the code to exit with.
 pub fn main() -> ExitCode {
     match command::run(std::env::args_os().collect()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err((program, failure)) => {
             if !failure.message.is_empty() {
                 // There is nowhere else to say it.

@@ -69,8 +69,8 @@ fn wrong_values_are_named() {
 #[test]
 fn wrong_commands_are_answered_with_the_right_ones() {
     for (args, words) in [
-        ("", &["perf", "env"][..]),
-        ("bench", &["'bench'", "perf", "env"]),
+        ("", &["perf", "run", "env"][..]),
+        ("bench", &["'bench'", "perf", "run", "env"]),
         ("perf", &["all-reduce"]),
         ("perf all-gather", &["'all-gather'", "all-reduce"]),
     ] {

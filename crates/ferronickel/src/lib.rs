@@ -159,6 +159,7 @@ mod proxy;
 mod transport;
 mod types;
 
+pub use bootstrap::world::World;
 pub use communicator::{Communicator, UniqueId};
 pub use config::Config;
 pub use device::{BusId, Device, DeviceBuffer, Stream};
