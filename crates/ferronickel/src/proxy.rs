@@ -114,7 +114,9 @@ impl Proxy {
 
     /// Whether the network has taken everything that the kernels have filled.
     pub fn is_drained(&self) -> bool {
-        self.sends.iter().all(|link| counter(link.head).load(Ordering::Acquire) == counter(link.tail).load(Ordering::Acquire))
+        self.sends
+            .iter()
+            .all(|link| counter(link.head).load(Ordering::Acquire) == counter(link.tail).load(Ordering::Acquire))
     }
 
     /// Tells the proxy that a kernel begins which uses the network.
@@ -178,7 +180,9 @@ impl Engine {
             moved |= sending.advance().map_err(|error| failure(&self.progress, &sending.end, "sending to", &error))?;
         }
         for receiving in &mut self.receives {
-            moved |= receiving.advance().map_err(|error| failure(&self.progress, &receiving.end, "receiving from", &error))?;
+            moved |= receiving
+                .advance()
+                .map_err(|error| failure(&self.progress, &receiving.end, "receiving from", &error))?;
         }
         Ok(moved)
     }

@@ -188,13 +188,7 @@ impl Root {
     }
 
     /// Takes what a rank says; the last one completes the gathering.
-    fn admit(
-        &self,
-        state: &mut State,
-        size: usize,
-        rank: usize,
-        info: Vec<u8>,
-    ) -> std::result::Result<(), Failure> {
+    fn admit(&self, state: &mut State, size: usize, rank: usize, info: Vec<u8>) -> std::result::Result<(), Failure> {
         if let Some(Err(failure)) = &state.outcome {
             return Err(failure.clone());
         }
@@ -261,7 +255,8 @@ impl Root {
         if self.alarm.get().is_some() {
             return self.call_server();
         }
-        let started = Alarm::new().and_then(|alarm| server::start(self.clone(), door.clone(), alarm.clone()).map(|()| alarm));
+        let started =
+            Alarm::new().and_then(|alarm| server::start(self.clone(), door.clone(), alarm.clone()).map(|()| alarm));
         match started {
             Ok(alarm) => drop(self.alarm.set(alarm)),
             Err(error) => {

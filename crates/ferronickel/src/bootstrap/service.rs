@@ -117,7 +117,8 @@ impl Drop for Service {
         self.shared.alarm.raise();
         let is_own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         // the thread of a parent does not exist in a forked child; the service's own thread ends by itself
-        if let Some(thread) = self.thread.take().filter(|thread| self.process == std::process::id() && !is_own(thread)) {
+        if let Some(thread) = self.thread.take().filter(|thread| self.process == std::process::id() && !is_own(thread))
+        {
             let _ = thread.join();
         }
     }
@@ -282,7 +283,8 @@ impl Pending {
     fn begin(&self, shared: &Shared) -> io::Result<(Acceptance, Arc<Door>)> {
         let purpose = purpose_of(&self.bytes).ok_or_else(|| io::Error::other("it does not speak our language"))?;
         let door = shared.doors().get(&purpose.id).and_then(Weak::upgrade);
-        let door = door.ok_or_else(|| io::Error::other("it asks for a communicator that is not, or no longer, here"))?;
+        let door =
+            door.ok_or_else(|| io::Error::other("it asks for a communicator that is not, or no longer, here"))?;
         let (acceptance, answer) = Acceptance::begin(&self.bytes, purpose, door.secret())?;
         // a few bytes into an empty socket buffer
         if self.stream.write(&answer, &[])? < answer.len() {

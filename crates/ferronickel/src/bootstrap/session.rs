@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-pub(crate) use self::exchange::{Exchanged, Plain};
 use self::exchange::Exchange;
+pub(crate) use self::exchange::{Exchanged, Plain};
 pub(super) use self::exchange::{Packed, Parcel};
 use super::mesh::Mesh;
 use super::presence::Presence;
@@ -59,7 +59,13 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl Member {
     /// Joins the other ranks of this process, in the communicator with this number, whose ranks are `presences`.
-    pub fn join(number: u64, presences: &[Presence], rank: usize, config: &Config, timeout: Duration) -> Result<Member> {
+    pub fn join(
+        number: u64,
+        presences: &[Presence],
+        rank: usize,
+        config: &Config,
+        timeout: Duration,
+    ) -> Result<Member> {
         let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
         let sessions = sessions.get_or_insert_default();
         sessions.retain(|_, session| session.strong_count() > 0);
@@ -144,7 +150,9 @@ impl Member {
                 // the cause may come by a message, for which others need the lock
                 drop(state);
                 let failure = session.progress.cause();
-                return Err(failure.map_or_else(|| Error::new(ErrorKind::Internal, "stopped without a cause"), Error::from));
+                return Err(
+                    failure.map_or_else(|| Error::new(ErrorKind::Internal, "stopped without a cause"), Error::from)
+                );
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

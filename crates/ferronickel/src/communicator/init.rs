@@ -166,7 +166,11 @@ impl Coming<'_> {
         let presence = Presence::new(self.rank, self.config, door.as_deref().map(Door::service));
         let name = presence.name();
         let arena_missing = Some("buffers are not shared between processes".into());
-        let own = PeerInfo { settings: self.settings(), arena_missing, ..PeerInfo::new(presence, self.device.index(), self.config) };
+        let own = PeerInfo {
+            settings: self.settings(),
+            arena_missing,
+            ..PeerInfo::new(presence, self.device.index(), self.config)
+        };
         // serialising plain values into memory cannot fail
         let info = postcard::to_allocvec(&own).expect("plain values");
         let comer = Comer { id: self.id, size: self.size, rank: self.rank, name: &name, info, timeout: self.timeout };

@@ -215,7 +215,8 @@ impl Inner {
         }
         let mates: Vec<_> = roads.node_mates(self.rank).collect();
         let here = |&(from, to): &(usize, usize)| mates.contains(&from) && mates.contains(&to);
-        let slower: Vec<_> = roads.pairs().filter(here).filter(|&(a, b)| roads.transport(a, b) != roads.best(a, b)).collect();
+        let slower: Vec<_> =
+            roads.pairs().filter(here).filter(|&(a, b)| roads.transport(a, b) != roads.best(a, b)).collect();
         let slowest = slower.iter().map(|&(from, to)| roads.transport(from, to)).max();
         let found = slower.iter().find(|&&(from, to)| Some(roads.transport(from, to)) == slowest);
         let (Some(&(from, to)), Some(slowest)) = (found, slowest) else { return };

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use ferronickel_kernels::protocol::Link;
 
 use super::progress::Progress;
+use super::region::Region;
 use crate::bootstrap::mesh::Mesh;
 use crate::diagnostics::decisions::Decision;
 use crate::proxy::Proxy;
-use super::region::Region;
 
 /// Everything a launch needs besides the call itself. Made once, when a communicator connects.
 pub(crate) struct RankContext {

@@ -232,8 +232,8 @@ impl fmt::Display for Planner {
 mod tests {
     use super::*;
     use crate::bootstrap::presence::Presence;
-    use crate::transport::{Faults, PeerInfo};
     use crate::transport::layout::Layout;
+    use crate::transport::{Faults, PeerInfo};
 
     fn planner(ranks: usize, settings: &[(&str, &str)]) -> Result<Planner> {
         let config = settings.iter().fold(Config::default(), |config, (name, value)| config.with(name, value).unwrap());

@@ -142,7 +142,9 @@ impl Request<'_> {
 
     /// The channels on which data comes through the network, and from which rank.
     fn net_sources(&self) -> Vec<(usize, usize)> {
-        self.ring_links(|neighbours| (neighbours.previous, self.rank)).map(|(channel, from, _)| (channel, from)).collect()
+        self.ring_links(|neighbours| (neighbours.previous, self.rank))
+            .map(|(channel, from, _)| (channel, from))
+            .collect()
     }
 
     /// The channels on which data goes through the network, and to which rank.
@@ -150,10 +152,7 @@ impl Request<'_> {
         self.ring_links(|neighbours| (self.rank, neighbours.next)).map(|(channel, _, to)| (channel, to)).collect()
     }
 
-    fn ring_links(
-        &self,
-        pair: impl Fn(Neighbours) -> (usize, usize),
-    ) -> impl Iterator<Item = (usize, usize, usize)> {
+    fn ring_links(&self, pair: impl Fn(Neighbours) -> (usize, usize)) -> impl Iterator<Item = (usize, usize, usize)> {
         (0..self.layout.channels).filter_map(move |channel| {
             let (from, to) = pair(self.neighbours(channel));
             (from != to && self.roads.transport(from, to) == Transport::Net).then_some((channel, from, to))
@@ -179,7 +178,8 @@ impl Request<'_> {
             let connected = door.connect(&offers[to].addresses, purpose(channel, self.rank, to), self.timeout);
             let stream = connected.and_then(|stream| stream.into_tcp()).map_err(|error| {
                 let seen = format!("connecting to {} through NET/Socket failed: {error}", name(to));
-                Error::new(ErrorKind::Remote, seen).hint("NCCL_SOCKET_IFNAME chooses the interface that peers connect to")
+                Error::new(ErrorKind::Remote, seen)
+                    .hint("NCCL_SOCKET_IFNAME chooses the interface that peers connect to")
             })?;
             streams.outgoing.push((channel, stream));
         }

@@ -317,8 +317,9 @@ mod tests {
 
     #[test]
     fn the_fastest_open_road_is_chosen_and_the_others_say_why_not() {
-        let choose =
-            |variables: &[&str]| Roads::choose(&peers(&[closing(variables), closing(variables)]), &Faults::default()).unwrap();
+        let choose = |variables: &[&str]| {
+            Roads::choose(&peers(&[closing(variables), closing(variables)]), &Faults::default()).unwrap()
+        };
         assert_eq!(choose(&[]).decision(0, 1).to_string(), "0[4] -> 1[5]: P2P/direct pointer");
         assert_eq!(
             choose(&["NCCL_P2P_DISABLE"]).decision(0, 1).to_string(),
@@ -333,11 +334,9 @@ mod tests {
 
     #[test]
     fn a_setting_of_one_rank_closes_its_own_roads_only() {
-        let roads = Roads::choose(
-            &peers(&[closing(&[]), closing(&["NCCL_P2P_DISABLE"]), closing(&[])]),
-            &Faults::default(),
-        )
-        .unwrap();
+        let roads =
+            Roads::choose(&peers(&[closing(&[]), closing(&["NCCL_P2P_DISABLE"]), closing(&[])]), &Faults::default())
+                .unwrap();
         assert_eq!(roads.transport(0, 2), Transport::P2p);
         assert_eq!((roads.transport(0, 1), roads.transport(1, 2)), (Transport::Shm, Transport::Shm));
         assert!(roads.decision(0, 1).refused[0].reason.ends_with("(on rank 1)"));
@@ -349,10 +348,8 @@ mod tests {
     fn a_road_that_failed_is_not_taken_again_and_no_road_is_an_error() {
         let peers = peers(&[Config::default(), Config::default()]);
         let broken = |&transport: &Transport| Broken { from: 0, to: 1, transport, reason: "no byte arrived".into() };
-        let faults = |transports: &[Transport]| Faults {
-            broken: transports.iter().map(broken).collect(),
-            ..Faults::default()
-        };
+        let faults =
+            |transports: &[Transport]| Faults { broken: transports.iter().map(broken).collect(), ..Faults::default() };
         let roads = Roads::choose(&peers, &faults(&[Transport::P2p])).unwrap();
         assert_eq!(roads.decision(0, 1).to_string(), "0[4] -> 1[5]: SHM/direct; P2P refused: no byte arrived");
         assert_eq!(roads.transport(1, 0), Transport::P2p);
@@ -382,9 +379,7 @@ mod tests {
 
     #[test]
     fn processes_that_cannot_share_memory_say_why_for_all_their_ranks() {
-        let unshared = |arena_only| {
-            vec![Unshared { one: 2, other: 0, arena_only, reason: "no Unix socket".into() }]
-        };
+        let unshared = |arena_only| vec![Unshared { one: 2, other: 0, arena_only, reason: "no Unix socket".into() }];
         let choose = |arena_only| Roads::choose(&spread(), &Faults { unshared: unshared(arena_only), broken: vec![] });
         let roads = choose(false).unwrap();
         assert_eq!(
@@ -392,6 +387,9 @@ mod tests {
             "1[5] -> 2[6]: NET/Socket/0; P2P refused: no Unix socket; SHM refused: no Unix socket"
         );
         assert_eq!(roads.transport(0, 1), Transport::P2p);
-        assert_eq!(choose(true).unwrap().decision(2, 1).to_string(), "2[6] -> 1[5]: SHM/direct; P2P refused: no Unix socket");
+        assert_eq!(
+            choose(true).unwrap().decision(2, 1).to_string(),
+            "2[6] -> 1[5]: SHM/direct; P2P refused: no Unix socket"
+        );
     }
 }

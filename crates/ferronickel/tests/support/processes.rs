@@ -167,16 +167,19 @@ impl Ranks {
         let began = Instant::now();
         which
             .into_iter()
-            .map(|rank| loop {
-                if let Some(status) = self.children[rank].try_wait().unwrap() {
-                    let said = fs::read_to_string(self.place.path().join(format!("{rank}.said"))).unwrap_or_default();
-                    break Ended { status, said, after: began.elapsed() };
+            .map(|rank| {
+                loop {
+                    if let Some(status) = self.children[rank].try_wait().unwrap() {
+                        let said =
+                            fs::read_to_string(self.place.path().join(format!("{rank}.said"))).unwrap_or_default();
+                        break Ended { status, said, after: began.elapsed() };
+                    }
+                    if began.elapsed() > limit {
+                        let (out, err) = (self.wrote(rank, "out"), self.wrote(rank, "err"));
+                        panic!("rank {rank} did not end within {limit:?}\n{out}\n{err}");
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
                 }
-                if began.elapsed() > limit {
-                    let (out, err) = (self.wrote(rank, "out"), self.wrote(rank, "err"));
-                    panic!("rank {rank} did not end within {limit:?}\n{out}\n{err}");
-                }
-                std::thread::sleep(Duration::from_millis(1));
             })
             .collect()
     }

@@ -40,7 +40,8 @@ pub(crate) fn connect(member: &Member, presences: &[Presence], door: Option<&Arc
         let door = door.ok_or_else(|| Error::new(ErrorKind::Internal, "a process among others without a door"))?;
         let connecting = Connecting { member, presences, door };
         let links = connecting.links(&mut unshared)?;
-        let mesh = Mesh::start(session, links).map_err(|error| Error::system("starting the thread that watches", error))?;
+        let mesh =
+            Mesh::start(session, links).map_err(|error| Error::system("starting the thread that watches", error))?;
         session.set_mesh(mesh);
     }
     let shared = if member.leads() { Shared::of_this_process(session.page()) } else { Shared::default() };
@@ -87,9 +88,10 @@ impl Connecting<'_> {
         let purpose = self.door.purpose(Kind::Link, rank, peer.rank);
         if peer.node == self.presences[rank].node {
             let within = match &peer.unix {
-                Ok(name) => self.door.connect_within(name, purpose, self.limit()).map_err(|error| {
-                    format!("{} cannot be reached through a Unix socket: {error}", peer.name())
-                }),
+                Ok(name) => self
+                    .door
+                    .connect_within(name, purpose, self.limit())
+                    .map_err(|error| format!("{} cannot be reached through a Unix socket: {error}", peer.name())),
                 Err(reason) => Err(reason.clone()),
             };
             match within {
@@ -114,7 +116,8 @@ impl Connecting<'_> {
             if index == session.own() || peer.node != self.presences[rank].node {
                 continue;
             }
-            let mut cannot = |reason: String| unshared.push(Unshared { one: rank, other: peer.rank, arena_only: false, reason });
+            let mut cannot =
+                |reason: String| unshared.push(Unshared { one: rank, other: peer.rank, arena_only: false, reason });
             let shared = &all[peer.rank];
             let Some(page) = &shared.page else {
                 // either it could not be made there, or it could not travel here

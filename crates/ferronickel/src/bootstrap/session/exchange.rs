@@ -99,9 +99,8 @@ impl Exchange {
 
     /// The ranks that have brought nothing to this exchange.
     pub fn missing(&self) -> impl Iterator<Item = usize> {
-        let has_come = |&rank: &usize| {
-            self.brought[rank].is_none() && !self.received.contains_key(&(self.rounds, rank))
-        };
+        let has_come =
+            |&rank: &usize| self.brought[rank].is_none() && !self.received.contains_key(&(self.rounds, rank));
         (0..self.brought.len()).filter(has_come)
     }
 

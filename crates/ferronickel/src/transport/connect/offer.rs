@@ -29,9 +29,7 @@ impl Memory {
         let no_file = || io::Error::other("its memory cannot be shared");
         match self {
             Memory::Here(region) => Ok(Region::map(region).ok_or_else(no_file)??),
-            Memory::There { file, bytes } => {
-                Ok(Region::from_file(file.as_ref().ok_or_else(no_file)?.as_fd(), *bytes)?)
-            }
+            Memory::There { file, bytes } => Ok(Region::from_file(file.as_ref().ok_or_else(no_file)?.as_fd(), *bytes)?),
         }
     }
 }
