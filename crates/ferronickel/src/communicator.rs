@@ -128,12 +128,12 @@ impl Inner {
     }
 
     fn failure(&self) -> Option<Error> {
-        let error: Error = self.context.progress.failure()?.into();
+        let error: Error = self.context.progress.cause()?.into();
         Some(error.on(self.rank, self.device.index()).after(&self.context.decisions))
     }
 
     fn abort(&self) {
-        let seen = format!("rank {} called abort", self.rank);
+        let seen = format!("{} called abort", self.context.progress.name(self.rank));
         self.context.progress.fail(Failure { kind: ErrorKind::Aborted, seen, hint: None });
         self.log_end("Abort");
     }
@@ -147,8 +147,16 @@ impl Inner {
         }
         let last = self.depart();
         let mut backoff = Backoff::new();
-        while self.context.progress.finished(self.rank) < last {
+        let RankContext { progress, proxy, mesh, .. } = &*self.context;
+        while progress.finished(self.rank) < last {
             backoff.wait();
+        }
+        // From now on the process may end, whatever the others still need of this rank.
+        while proxy.as_ref().is_some_and(|proxy| !proxy.is_drained()) && !progress.stopped() {
+            backoff.wait();
+        }
+        if let Some(mesh) = mesh {
+            mesh.say_farewell(self.rank);
         }
         self.failure().map_or(Ok(()), Err)
     }

@@ -35,7 +35,14 @@ pub(crate) struct Proxy {
     shared: Arc<Shared>,
     thread: Thread,
     handle: Option<JoinHandle<()>>,
+    /// The links whose slots the proxy sends.
+    sends: Vec<Link>,
 }
+
+// SAFETY: the links' pointers lead to memory that whoever has the proxy keeps; only their counters are looked at
+unsafe impl Send for Proxy {}
+// SAFETY: as above
+unsafe impl Sync for Proxy {}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -61,7 +68,7 @@ struct Engine {
     sends: Vec<Sending>,
     receives: Vec<Receiving>,
     /// Whatever must live as long as the slots are used.
-    _keep: Vec<Arc<crate::transport::region::Region>>,
+    _keep: Vec<Arc<crate::device::region::Region>>,
 }
 
 struct Sending {
@@ -89,19 +96,27 @@ impl Proxy {
         progress: Arc<Progress>,
         sends: Vec<End>,
         receives: Vec<End>,
-        keep: Vec<Arc<crate::transport::region::Region>>,
+        keep: Vec<Arc<crate::device::region::Region>>,
     ) -> Result<Proxy> {
         for end in sends.iter().chain(&receives) {
             end.stream.set_nonblocking(true).map_err(|error| Error::system("making a socket non-blocking", error))?;
         }
         let shared = Arc::new(Shared::default());
+        let links = sends.iter().map(|end| end.link).collect();
         let sends = sends.into_iter().map(|end| Sending { end, sent: 0 }).collect();
         let receiving = |end| Receiving { end, header: [0; WIRE_HEADER], received: 0, closed: false };
         let receives = receives.into_iter().map(receiving).collect();
         let mut engine = Engine { rank, progress, shared: shared.clone(), sends, receives, _keep: keep };
         let started = threads::spawn(&format!("fnickel net {rank}"), move || engine.run());
         let handle = started.map_err(|error| Error::system("starting the proxy's thread", error))?;
-        Ok(Proxy { shared, thread: handle.thread().clone(), handle: Some(handle) })
+        Ok(Proxy { shared, thread: handle.thread().clone(), handle: Some(handle), sends: links })
+    }
+
+    /// Whether the network has taken everything that the kernels have filled.
+    pub fn is_drained(&self) -> bool {
+        self.sends
+            .iter()
+            .all(|link| counter(link.head).load(Ordering::Acquire) == counter(link.tail).load(Ordering::Acquire))
     }
 
     /// Tells the proxy that a kernel begins which uses the network.
@@ -162,10 +177,12 @@ impl Engine {
     fn turn(&mut self) -> std::result::Result<bool, Failure> {
         let mut moved = false;
         for sending in &mut self.sends {
-            moved |= sending.advance().map_err(|error| failure(&sending.end, "sending to", &error))?;
+            moved |= sending.advance().map_err(|error| failure(&self.progress, &sending.end, "sending to", &error))?;
         }
         for receiving in &mut self.receives {
-            moved |= receiving.advance().map_err(|error| failure(&receiving.end, "receiving from", &error))?;
+            moved |= receiving
+                .advance()
+                .map_err(|error| failure(&self.progress, &receiving.end, "receiving from", &error))?;
         }
         Ok(moved)
     }
@@ -196,19 +213,19 @@ impl Engine {
     }
 }
 
+fn counter<'a>(at: *mut u64) -> &'a AtomicU64 {
+    // SAFETY: a link's counters are valid as long as the link is used, aligned, and only ever used as flags
+    unsafe { AtomicU64::from_ptr(at) }
+}
+
 impl End {
     fn slot(&self) -> *mut u8 {
         self.link.slots.wrapping_add((self.link.step % SLOTS) as usize * slot_stride(self.slot_bytes))
     }
 
-    fn counter(&self, at: *mut u64) -> &AtomicU64 {
-        // SAFETY: a link's counters are valid, aligned, and only ever used as flags
-        unsafe { AtomicU64::from_ptr(at) }
-    }
-
     /// Slots filled so far.
     fn tail(&self) -> u64 {
-        self.counter(self.link.tail).load(Ordering::Acquire)
+        counter(self.link.tail).load(Ordering::Acquire)
     }
 }
 
@@ -240,7 +257,7 @@ impl Sending {
             if self.sent == WIRE_HEADER + payload.len() {
                 self.sent = 0;
                 self.end.link.step += 1;
-                self.end.counter(self.end.link.head).store(self.end.link.step, Ordering::Release);
+                counter(self.end.link.head).store(self.end.link.step, Ordering::Release);
             }
         }
         Ok(moved)
@@ -269,7 +286,7 @@ impl Receiving {
                 unsafe { self.end.slot().copy_from_nonoverlapping(self.header.as_ptr(), WIRE_HEADER) };
                 self.received = 0;
                 self.end.link.step += 1;
-                self.end.counter(self.end.link.tail).store(self.end.link.step, Ordering::Release);
+                counter(self.end.link.tail).store(self.end.link.step, Ordering::Release);
             }
         }
         Ok(moved)
@@ -277,7 +294,7 @@ impl Receiving {
 
     /// Slots drained so far.
     fn drained(&self) -> u64 {
-        self.end.counter(self.end.link.head).load(Ordering::Acquire)
+        counter(self.end.link.head).load(Ordering::Acquire)
     }
 
     /// The length of the message's payload; 0 while its header has not come.
@@ -304,10 +321,8 @@ fn wanted<'a>(end: &End, header: &'a mut [u8; WIRE_HEADER], received: usize, pay
     unsafe { std::slice::from_raw_parts_mut(payload, payload_bytes - done) }
 }
 
-fn failure(end: &End, doing: &str, error: &io::Error) -> Failure {
-    Failure {
-        kind: ErrorKind::Remote,
-        seen: format!("{doing} rank {} on channel {} through NET/Socket failed: {error}", end.link.peer, end.channel),
-        hint: None,
-    }
+fn failure(progress: &Progress, end: &End, doing: &str, error: &io::Error) -> Failure {
+    let peer = progress.name(end.link.peer as usize);
+    let seen = format!("{doing} {peer} on channel {} through NET/Socket failed: {error}", end.channel);
+    Failure { kind: ErrorKind::Remote, seen, hint: None }
 }

@@ -1,10 +1,13 @@
 //! `NCCL_COMM_ID`: the address at which rank 0 listens, and what has to be true before ranks may meet there.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::net::if_::if_nametoindex;
 
+use super::unique_id::UniqueId;
 use crate::config::{Config, variables};
+use crate::diagnostics::log::warn;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where and under which secret ranks meet that were given an address instead of an id.
@@ -40,6 +43,24 @@ impl CommId {
             ));
         }
         Ok(Some(CommId { address, has_secret }))
+    }
+
+    /// The id that every rank makes by itself which makes as many as this one.
+    pub(crate) fn unique_id(&self, config: &Config) -> Result<UniqueId> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        if !self.has_secret {
+            warn!(
+                -1,
+                "NCCL_COMM_ID {} has no secret: whoever can reach it can join; FERRONICKEL_SECRET gives it one",
+                self.address
+            );
+        }
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let secret = config.text(&variables::SECRET).value.unwrap_or_default();
+        // the secret comes last, since it alone can have any length
+        let material = [&made.to_le_bytes(), self.address.to_string().as_bytes(), &[0], secret.as_bytes()].concat();
+        let secret = blake3::derive_key("ferronickel NCCL_COMM_ID secret", &material);
+        UniqueId::at(&secret, true, &[self.address])
     }
 }
 

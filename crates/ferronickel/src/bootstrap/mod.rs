@@ -1,9 +1,18 @@
-//! Who is there: how the ranks of a communicator find each other and agree.
+//! Who is there: how the ranks of a communicator find each other, agree, and keep in touch.
 
+mod alarm;
 pub(crate) mod comm_id;
-#[allow(dead_code, reason = "the rendezvous between processes will listen where it says")]
+mod connection;
+pub(crate) mod door;
+pub(crate) mod handshake;
 pub(crate) mod interfaces;
-pub(crate) mod rendezvous;
+mod liveness;
+pub(crate) mod mesh;
+pub(crate) mod presence;
+pub(crate) mod root;
+pub(crate) mod service;
+pub(crate) mod session;
+pub(crate) mod stream;
 pub(crate) mod unique_id;
 #[allow(dead_code, reason = "communicators will be made from it")]
 pub(crate) mod world;

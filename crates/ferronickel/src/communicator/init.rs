@@ -4,9 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::report::{InitTimings, log_start};
+use super::report::{InitTimings, log_interface, log_start};
 use super::{Communicator, Inner, UniqueId};
-use crate::bootstrap::rendezvous::Member;
+use crate::bootstrap::door::Door;
+use crate::bootstrap::presence::Presence;
+use crate::bootstrap::root::{self, Comer};
+use crate::bootstrap::service::Service;
+use crate::bootstrap::session::{Member, Plain};
+use crate::bootstrap::{interfaces, mesh};
 use crate::config::{Config, Variable, variables};
 use crate::device::Device;
 use crate::device::context::RankContext;
@@ -18,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{Planner, channels};
 use crate::transport::connect::{Attempt, Connected, Request};
 use crate::transport::layout::Layout;
-use crate::transport::{Broken, PeerInfo, Roads, Transport};
+use crate::transport::{Faults, PeerInfo, Roads, Transport};
 use crate::{fork, group};
 
 /// Settings by which ranks plan: they must be the same everywhere, or ranks would wait for each other in different
@@ -34,12 +39,12 @@ impl Communicator {
     /// [`init_ranks`](Self::init_ranks).
     pub fn init_all(devices: &[Device], config: &Config) -> Result<Vec<Communicator>> {
         let ranks: Vec<_> = devices.iter().cloned().enumerate().collect();
-        let id = UniqueId::new()?;
+        let id = root::host_private(config)?;
         init(&id, devices.len(), &ranks, config, "ncclCommInitAll")
     }
 
-    /// One rank of a communicator of `size` ranks; the others are made by other threads, with the same id. Waits for
-    /// all of them.
+    /// One rank of a communicator of `size` ranks; the others are made by other threads or processes, with the same id.
+    /// Waits for all of them.
     ///
     /// # Errors
     /// As for [`init_ranks`](Self::init_ranks).
@@ -138,19 +143,12 @@ fn init_one(
     api: &'static str,
 ) -> Result<Communicator> {
     let timeout = Duration::from_secs(config.integer(&variables::INIT_TIMEOUT).value.unsigned_abs());
-    let member = Member::join(id, size, rank, timeout).map_err(|error| error.in_call(api).on(rank, device.index()))?;
-    let joining = Joining { id, size, rank, device, config, api, timeout, member: &member };
-    joining.run().map_err(|error| {
-        // whoever fails tells the others, who would wait for it
-        let hint = error.advice().map(String::from);
-        let seen = format!("rank {rank} failed in init: {}", error.seen());
-        member.fail(Failure { kind: error.kind(), seen, hint });
-        error.in_call(api).on(rank, device.index())
-    })
+    let coming = Coming { id, size, rank, device, config, api, timeout, began: Instant::now() };
+    coming.come().map_err(|error| error.in_call(api).on(rank, device.index()))
 }
 
-/// A rank that is on its way into a communicator.
-struct Joining<'a> {
+/// A rank before it has met the others.
+struct Coming<'a> {
     id: &'a UniqueId,
     size: usize,
     rank: usize,
@@ -158,7 +156,90 @@ struct Joining<'a> {
     config: &'a Config,
     api: &'static str,
     timeout: Duration,
-    member: &'a Member,
+    began: Instant,
+}
+
+impl Coming<'_> {
+    fn come(&self) -> Result<Communicator> {
+        log_start(self.id, self.size, self.rank, self.device, self.api);
+        let door = self.open_door()?;
+        let presence = Presence::new(self.rank, self.config, door.as_deref().map(Door::service));
+        let name = presence.name();
+        let arena_missing = Some("buffers are not shared between processes".into());
+        let own = PeerInfo {
+            settings: self.settings(),
+            arena_missing,
+            ..PeerInfo::new(presence, self.device.index(), self.config)
+        };
+        // serialising plain values into memory cannot fail
+        let info = postcard::to_allocvec(&own).expect("plain values");
+        let comer = Comer { id: self.id, size: self.size, rank: self.rank, name: &name, info, timeout: self.timeout };
+        let everyone = comer.meet()?;
+        let peers = self.understand(&everyone)?;
+        let presences: Vec<_> = peers.iter().map(|peer| peer.presence.clone()).collect();
+        let member = Member::join(self.id.public_number(), &presences, self.rank, self.config, self.timeout)?;
+        let mut joining = Joining { coming: self, member, door, peers };
+        joining.run().inspect_err(|error| {
+            // whoever fails tells the others, who would wait for it
+            let hint = error.advice().map(String::from);
+            let name = joining.member.progress().name(self.rank);
+            let seen = format!("{name} failed in init: {}", error.seen());
+            joining.member.fail(Failure { kind: error.kind(), seen, hint });
+        })
+    }
+
+    /// The door through which other processes reach this one, if there may be any.
+    fn open_door(&self) -> Result<Option<Arc<Door>>> {
+        let Some(root) = self.id.addresses().first().copied() else { return Ok(None) };
+        let choice = interfaces::choose(self.config, Some(root.ip()))?;
+        let endpoint = &choice.endpoints[0];
+        log_interface(self.device, &choice);
+        let service = Service::on(&[endpoint.socket_address(0)])?;
+        Ok(Some(service.open(self.id.public_number(), self.id.secret())))
+    }
+
+    /// Settings by which ranks plan.
+    fn settings(&self) -> Vec<String> {
+        let texts = SHARED_TEXTS.map(|variable| self.config.text(variable).value.unwrap_or("not set").to_string());
+        let numbers = SHARED_NUMBERS.map(|variable| self.config.integer(variable).value.to_string());
+        [&texts[..], &numbers[..]].concat()
+    }
+
+    /// What the ranks have said of themselves. Ranks whose versions or settings differ would plan differently.
+    fn understand(&self, everyone: &[Vec<u8>]) -> Result<Vec<PeerInfo>> {
+        let mut peers: Vec<PeerInfo> = Vec::with_capacity(everyone.len());
+        let differs = |what: &str, first: &str, second: &str, rank: usize, hint: &str| {
+            let seen = format!("{what} differs: {first} on rank 0, {second} on rank {rank}");
+            Err(Error::new(ErrorKind::InvalidUsage, seen).hint(hint))
+        };
+        for (rank, bytes) in everyone.iter().enumerate() {
+            let peer: PeerInfo = postcard::from_bytes(bytes).map_err(|error| {
+                let seen = format!("what rank {rank} says of itself makes no sense: {error}");
+                Error::new(ErrorKind::InvalidUsage, seen).hint("let every rank use the same version of ferronickel")
+            })?;
+            let first = peers.first().unwrap_or(&peer);
+            let (ours, theirs) = (&first.presence.version, &peer.presence.version);
+            if ours != theirs {
+                return differs("the version of ferronickel", ours, theirs, rank, "use the same for every rank");
+            }
+            let names = SHARED_TEXTS.iter().chain(&SHARED_NUMBERS);
+            for ((variable, first), second) in names.zip(&first.settings).zip(&peer.settings) {
+                if first != second {
+                    return differs(variable.name, first, second, rank, "set it alike for every rank");
+                }
+            }
+            peers.push(peer);
+        }
+        Ok(peers)
+    }
+}
+
+/// A rank that has met the others, and is on its way into a communicator.
+struct Joining<'a> {
+    coming: &'a Coming<'a>,
+    member: Member,
+    door: Option<Arc<Door>>,
+    peers: Vec<PeerInfo>,
 }
 
 /// What the ranks agreed upon.
@@ -170,20 +251,16 @@ struct Agreed {
 }
 
 impl Joining<'_> {
-    fn run(&self) -> Result<Communicator> {
-        let began = Instant::now();
-        log_start(self.id, self.size, self.rank, self.device, self.api);
-        let peers = self.member.all_gather(PeerInfo::new(self.rank, self.device.index(), self.config))?;
-        self.agree_on_settings()?;
+    fn run(&mut self) -> Result<Communicator> {
+        let Coming { id, size, rank, device, config, api, began, .. } = *self.coming;
         let met = Instant::now();
-        let Agreed { roads, layout, planner, connected } = self.agree_on_roads(&peers)?;
-        let decisions: Arc<[Decision]> = roads.pairs_of(self.rank).map(|(from, to)| roads.decision(from, to)).collect();
+        let Agreed { roads, layout, planner, connected } = self.agree_on_roads()?;
+        let decisions: Arc<[Decision]> = roads.pairs_of(rank).map(|(from, to)| roads.decision(from, to)).collect();
         // proxies need processors as well
-        let proxies = roads.slowest() == Transport::Net;
-        let threads = self.size * if proxies { 2 } else { 1 };
+        let threads = roads.node_mates(rank).count() * if roads.slowest() == Transport::Net { 2 } else { 1 };
         let context = RankContext {
-            rank: self.rank,
-            ranks: self.size,
+            rank,
+            ranks: size,
             spins: wait::spins_for(threads),
             crowded: AtomicU32::new(0),
             capacities: layout.capacities,
@@ -191,78 +268,66 @@ impl Joining<'_> {
             progress: self.member.progress().clone(),
             decisions,
             proxy: connected.proxy,
+            mesh: self.member.session().mesh().cloned(),
             _keep: connected.regions,
         };
         let inner = Inner {
-            rank: self.rank,
-            size: self.size,
-            device: self.device.clone(),
+            rank,
+            size,
+            device: device.clone(),
             planner,
             context: Arc::new(context),
-            number: self.id.public_number(),
-            config: self.config.clone(),
+            number: id.public_number(),
+            config: config.clone(),
             finalized: AtomicBool::new(false),
             calls: Mutex::new(0),
         };
-        inner.log_connected(&roads, &layout, &peers);
+        inner.log_connected(&roads, &layout, &self.peers);
         // nobody calls before everybody is ready
-        self.member.all_gather(())?;
-        inner.log_complete(self.api, InitTimings { began, met });
+        self.member.all_gather(Plain(()))?;
+        self.member.complete();
+        inner.log_complete(api, InitTimings { began, met });
         Ok(Communicator { inner: Arc::new(inner) })
     }
 
-    /// Ranks whose settings differ would plan differently.
-    fn agree_on_settings(&self) -> Result<()> {
-        let texts = SHARED_TEXTS.map(|variable| self.config.text(variable).value.unwrap_or("not set").to_string());
-        let numbers = SHARED_NUMBERS.map(|variable| self.config.integer(variable).value.to_string());
-        let all = self.member.all_gather([&texts[..], &numbers[..]].concat())?;
-        for (index, variable) in SHARED_TEXTS.iter().chain(&SHARED_NUMBERS).enumerate() {
-            if let Some(other) = all.iter().position(|settings| settings[index] != all[0][index]) {
-                let (name, first, second) = (variable.name, &all[0][index], &all[other][index]);
-                let seen = format!("{name} differs: {first} on rank 0, {second} on rank {other}");
-                return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("set it alike for every rank"));
-            }
-        }
-        Ok(())
-    }
-
     /// Chooses roads and connects; roads that turn out broken are closed, and the rest is tried again.
-    fn agree_on_roads(&self, peers: &[PeerInfo]) -> Result<Agreed> {
-        let mut broken: Vec<Broken> = Vec::new();
-        loop {
-            let roads = self.choose_roads(peers, &broken)?;
-            let count = channels::count(&roads, self.config);
+    fn agree_on_roads(&self) -> Result<Agreed> {
+        let Coming { id, size, rank, config, timeout, .. } = *self.coming;
+        let presences: Vec<_> = self.peers.iter().map(|peer| peer.presence.clone()).collect();
+        let unshared = mesh::connect(&self.member, &presences, self.door.as_ref())?;
+        let mut faults = Faults { unshared, broken: Vec::new() };
+        for attempt in 0.. {
+            // every rank would choose alike, so one of each process does it for all
+            let roads = self.member.once(attempt, || self.choose_roads(&faults))?;
+            let count = channels::count(&roads, config);
             let direct = channels::direct(&roads);
-            let buffer = self.config.integer(&variables::BUFFSIZE).value.unsigned_abs() as usize;
-            let layout = Layout::new(self.size, count, direct.is_ok(), buffer);
-            let planner = Planner::new(self.config, &roads, direct, count, &layout.capacities)?;
-            let rings = vec![(0..self.size).collect(); count];
+            let buffer = config.integer(&variables::BUFFSIZE).value.unsigned_abs() as usize;
+            let layout = Layout::new(size, count, direct.is_ok(), buffer);
+            let planner = Planner::new(config, &roads, direct, count, &layout.capacities)?;
+            let rings = vec![(0..size).collect(); count];
             let request = Request {
-                member: self.member,
-                rank: self.rank,
-                secret: self.id.secret(),
+                member: &self.member,
+                rank,
+                id,
+                door: self.door.as_ref(),
                 roads: &roads,
                 layout: &layout,
                 rings: &rings,
-                timeout: self.timeout,
+                timeout,
+                attempt: attempt as u16,
             };
             match request.attempt()? {
                 Attempt::Connected(connected) => return Ok(Agreed { roads, layout, planner, connected }),
-                Attempt::Broken(found) => broken.extend(found),
+                Attempt::Broken(found) => faults.broken.extend(found),
             }
         }
+        unreachable!("each attempt closes a road, and there are not so many")
     }
 
-    /// Every rank would choose alike, so one does it for all.
-    fn choose_roads(&self, peers: &[PeerInfo], broken: &[Broken]) -> Result<Arc<Roads>> {
-        let chosen = match self.rank {
-            0 => Some(Arc::new(Roads::choose(peers, broken).map_err(|decision| {
-                Error::new(ErrorKind::System, format!("no road is left between two ranks: {decision}"))
-                    .hint("open one of the roads that a setting closes")
-            })?)),
-            _ => None,
-        };
-        let gathered = self.member.all_gather(chosen)?;
-        gathered.into_iter().next().flatten().ok_or_else(|| Error::new(ErrorKind::Internal, "rank 0 chose no roads"))
+    fn choose_roads(&self, faults: &Faults) -> Result<Roads> {
+        Roads::choose(&self.peers, faults).map_err(|decision| {
+            Error::new(ErrorKind::System, format!("no road is left between two ranks: {decision}"))
+                .hint("open one of the roads that a setting closes")
+        })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Once;
 use std::time::Instant;
 
 use super::{Inner, UniqueId};
+use crate::bootstrap::interfaces::Choice;
 use crate::config::variables;
 use crate::device::Device;
 use crate::diagnostics::log::{self, Level, Subsys, info, version};
@@ -50,10 +51,19 @@ pub(super) fn log_start(id: &UniqueId, size: usize, rank: usize, device: &Device
     );
 }
 
+/// Which interface this process is reached at, and why not at another.
+pub(super) fn log_interface(device: &Device, choice: &Choice) {
+    let index = device.index();
+    info!(index, Subsys::INIT | Subsys::BOOTSTRAP, "Bootstrap: Using {}", choice.endpoints[0]);
+    if !choice.explicit {
+        info!(index, Subsys::BOOTSTRAP | Subsys::NET, "Bootstrap: Interface {}", choice.decision);
+    }
+}
+
 impl Inner {
     /// The place of a rank among all: what init connected.
     pub(super) fn log_connected(&self, roads: &Roads, layout: &Layout, peers: &[PeerInfo]) {
-        if self.rank == 0 {
+        if roads.node_mates(self.rank).next() == Some(self.rank) {
             self.announce_slower_road(roads);
         }
         if !log::enabled(Level::Info, Subsys::ALL) {
@@ -67,8 +77,11 @@ impl Inner {
         info!(
             device,
             Subsys::INIT,
-            "comm {:#x} rank {rank} nRanks {size} nNodes 1 localRanks {size} localRank {rank} MNNVL 0",
-            self.number
+            "comm {:#x} rank {rank} nRanks {size} nNodes {} localRanks {} localRank {} MNNVL 0",
+            self.number,
+            roads.nodes(),
+            roads.node_mates(rank).count(),
+            roads.node_mates(rank).take_while(|&mate| mate < rank).count(),
         );
         for channel in 0..layout.channels {
             if rank == 0 {
@@ -119,7 +132,7 @@ impl Inner {
         for peer in (0..size).filter(|&peer| peer != rank && (layout.direct || peer == next)) {
             let (from, to, transport) = (label(rank), label(peer), roads.transport(rank, peer));
             match transport {
-                Transport::P2p => {
+                Transport::P2p | Transport::Ipc => {
                     info!(device, Subsys::INIT | Subsys::P2P, "Channel {channel:02}/0 : {from} -> {to} via {transport}")
                 }
                 Transport::Shm => {
@@ -200,12 +213,16 @@ impl Inner {
         if !self.config.flag(&variables::ANNOUNCE).value {
             return;
         }
-        // ranks of one process can always reach each other's memory
-        let slower: Vec<_> = roads.pairs().filter(|&(from, to)| roads.transport(from, to) != Transport::P2p).collect();
-        let slowest = roads.slowest();
-        let Some(&(from, to)) = slower.iter().find(|&&(from, to)| roads.transport(from, to) == slowest) else { return };
+        let mates: Vec<_> = roads.node_mates(self.rank).collect();
+        let here = |&(from, to): &(usize, usize)| mates.contains(&from) && mates.contains(&to);
+        let slower: Vec<_> =
+            roads.pairs().filter(here).filter(|&(a, b)| roads.transport(a, b) != roads.best(a, b)).collect();
+        let slowest = slower.iter().map(|&(from, to)| roads.transport(from, to)).max();
+        let found = slower.iter().find(|&&(from, to)| Some(roads.transport(from, to)) == slowest);
+        let (Some(&(from, to)), Some(slowest)) = (found, slowest) else { return };
+        let possible = roads.best(from, to);
         let decision = roads.decision(from, to);
-        let mut line = format!("slower road: {} goes via {slowest} instead of {}", decision.about, Transport::P2p);
+        let mut line = format!("slower road: {} goes via {slowest} instead of {possible}", decision.about);
         if slower.len() > 1 {
             let others = slower.len() - 1;
             let _ = write!(
@@ -219,7 +236,7 @@ impl Inner {
         }
         let costs = COST_AT.map(|(bytes, size)| {
             let here = self.planner.all_reduce(bytes).microseconds;
-            let best = self.planner.best_on(Transport::P2p, bytes);
+            let best = self.planner.best_on(possible, bytes);
             format!("{:.1} times as long at {size} ({best:.1} -> {here:.1} us)", here / best)
         });
         let _ = write!(line, "; predicted cost: an all-reduce takes {}", costs.join(", "));

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use ferronickel_kernels::protocol::Link;
 
 use super::progress::Progress;
+use super::region::Region;
+use crate::bootstrap::mesh::Mesh;
 use crate::diagnostics::decisions::Decision;
 use crate::proxy::Proxy;
-use crate::transport::region::Region;
 
 /// Everything a launch needs besides the call itself. Made once, when a communicator connects.
 pub(crate) struct RankContext {
@@ -26,6 +27,8 @@ pub(crate) struct RankContext {
     pub decisions: Arc<[Decision]>,
     /// Moves what goes through the network. Dropped before the memory it works in.
     pub proxy: Option<Proxy>,
+    /// Keeps in touch with the other processes. Says goodbye to them when the last of this process's ranks is done.
+    pub mesh: Option<Arc<Mesh>>,
     /// The memory behind the connections.
     pub _keep: Vec<Arc<Region>>,
 }

@@ -14,7 +14,7 @@ use super::Use;
 use super::context::{Channel, DirectTables, Links, RankContext};
 use super::host::block::HostBlock;
 use super::host::wait::{self, Backoff};
-use super::progress::{Failure, mismatch};
+use super::progress::Failure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{DataType, RedOp, with_element, with_reduction};
 
@@ -61,7 +61,10 @@ impl Launch {
         }
         // A peer may be in a kernel that still writes this rank's buffers.
         let mut backoff = Backoff::new();
-        self.context.progress.quiesce(self.context.rank, || backoff.wait());
+        if self.context.progress.quiesce(self.context.rank, || backoff.wait()) {
+            // a stopped process may wake up and go on where it was
+            let _ = &self._uses;
+        }
         Err(self.failure())
     }
 
@@ -88,7 +91,7 @@ impl Launch {
         }
         let ran = if entered { self.run_kernel() } else { Err(Stop::Aborted) };
         if let Err(Stop::Mismatch { peer, theirs }) = ran {
-            progress.fail(mismatch(*rank, self.call, peer as usize, theirs, self.epoch));
+            progress.fail(progress.mismatch(*rank, self.call, peer as usize, theirs, self.epoch));
         }
         progress.leave(*rank, self.epoch);
         ran
@@ -96,7 +99,7 @@ impl Launch {
 
     fn failure(&self) -> Error {
         let stopped = || Failure { kind: ErrorKind::Internal, seen: "stopped without a cause".into(), hint: None };
-        self.context.progress.failure().unwrap_or_else(stopped).into()
+        self.context.progress.cause().unwrap_or_else(stopped).into()
     }
 
     /// A kernel that panics must leave as well, or its peers would wait for it for ever.
@@ -305,9 +308,10 @@ mod tests {
             crowded: AtomicU32::new(0),
             capacities: Capacities { one_shot_ll: 8, one_shot_simple: 8, stage: 8, ring_ll: 8, ring_simple: 8 },
             channels: vec![Channel { direct: None, ring, staged_steps: Mutex::new(0) }],
-            progress: Arc::new(Progress::new(2)),
+            progress: Arc::new(Progress::of_one_process(2)),
             decisions: [].into(),
             proxy: None,
+            mesh: None,
             _keep: Vec::new(),
         }
     }
@@ -327,7 +331,7 @@ mod tests {
         let progress = &context.progress;
         assert!(progress.stopped() && progress.is_between_calls(0));
         // the peer, which looks whether anyone is inside, does not wait for ever
-        progress.quiesce(1, || panic!("the rank is still inside"));
+        assert!(!progress.quiesce(1, || panic!("the rank is still inside")));
     }
 
     #[test]

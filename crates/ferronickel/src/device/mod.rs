@@ -9,6 +9,7 @@ pub(crate) mod host;
 pub(crate) mod launch;
 mod memory;
 pub(crate) mod progress;
+pub(crate) mod region;
 
 use std::fmt;
 

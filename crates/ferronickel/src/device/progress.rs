@@ -1,230 +1,315 @@
 //! What the ranks of a communicator know of each other while they run: where each one is, and whether all must stop.
 //!
 //! A rank that waits looks here now and then, and so notices what no data would tell it: that a peer made another
-//! call, has left, or that the communicator was aborted.
+//! call, has left, or that the communicator was aborted. The ranks of a process share one record. Where other
+//! processes run on the same machine, the records lie in pages that they map; of ranks elsewhere, messages keep a copy
+//! here up to date.
 
+mod failure;
 mod place;
+mod status;
+mod watch;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use self::place::{Place, StopWord};
-use crate::error::{Error, ErrorKind};
+pub(crate) use self::failure::Failure;
+use self::place::StopWord;
+use self::status::RankStatus;
+pub(crate) use self::status::StatusPage;
+use self::watch::Watch;
+use crate::error::ErrorKind;
 use crate::types::CallDescription;
 
-/// The shared record of one communicator.
-#[derive(Debug)]
+/// The record of one communicator that the ranks of a process share.
 pub(crate) struct Progress {
-    stop: StopWord,
+    page: StatusPage,
+    /// Where each rank's status is: in this process's page, or in that of the process it belongs to.
+    ranks: Box<[AtomicPtr<RankStatus>]>,
+    /// The pages of the machine's other processes.
+    neighbours: Mutex<Vec<StatusPage>>,
+    /// How messages name each rank.
+    names: Box<[String]>,
+    /// Ranks that can no longer be waited for, since they died or fell silent.
+    lost: Box<[AtomicBool]>,
     failure: Mutex<Option<Failure>>,
-    ranks: Vec<RankProgress>,
+    told: Condvar,
+    /// Called once all must stop, and when a rank leaves.
+    alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    watch: Watch,
 }
 
-/// Why a communicator stopped: the first cause, the same for every rank.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub kind: ErrorKind,
-    pub seen: String,
-    pub hint: Option<String>,
+/// A copy of a rank's status, for those to whom its page means nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Report {
+    pub rank: u32,
+    pub started: u64,
+    pub call: u64,
+    pub done: u64,
+    pub last: Option<u64>,
 }
 
-/// Where one rank is. Alone on its cache lines: its owner writes it with every call.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct RankProgress {
-    /// The call that the rank began last, and its number; the number is written last.
-    call: AtomicU64,
-    started: AtomicU64,
-    place: Place,
-    /// The processor on which the rank began its last call.
-    processor: AtomicU32,
-    /// The number of the last call the rank will make, once it has said that it makes no more.
-    last: AtomicU64,
-}
-
-/// Stands for the last call of a rank that may make more.
-const MORE: u64 = 0;
+/// How long a rank that must stop waits to be told why, when another process gave the word.
+const UNTOLD: Duration = Duration::from_secs(2);
 
 impl Progress {
-    pub fn new(ranks: usize) -> Self {
-        let ranks = (0..ranks).map(|_| RankProgress::default()).collect();
-        Progress { stop: StopWord::default(), failure: Mutex::new(None), ranks }
+    /// A record on `page`, of ranks with these names. A collective that has made no progress for `patience` is
+    /// reported in the log; never, if that is zero.
+    pub fn new(page: StatusPage, names: Vec<String>, patience: Duration) -> Self {
+        let status = |rank| AtomicPtr::new(std::ptr::from_ref(page.rank(rank)).cast_mut());
+        Progress {
+            ranks: (0..names.len()).map(status).collect(),
+            neighbours: Mutex::default(),
+            lost: names.iter().map(|_| AtomicBool::new(false)).collect(),
+            failure: Mutex::new(None),
+            told: Condvar::new(),
+            alarm: OnceLock::new(),
+            watch: Watch::new(names.len(), patience),
+            names: names.into(),
+            page,
+        }
+    }
+
+    /// A record for `ranks` ranks, all in this process.
+    #[cfg(test)]
+    pub fn of_one_process(ranks: usize) -> Self {
+        let region = super::region::Region::private(StatusPage::bytes(ranks)).unwrap();
+        let names = (0..ranks).map(|rank| format!("rank {rank}")).collect();
+        Progress::new(StatusPage::new(region, ranks), names, Duration::ZERO)
+    }
+
+    /// Looks for these ranks on the page of the process they belong to. Before their first call.
+    pub fn attach(&self, page: StatusPage, ranks: &[usize]) {
+        for &rank in ranks {
+            self.ranks[rank].store(std::ptr::from_ref(page.rank(rank)).cast_mut(), Ordering::Release);
+        }
+        self.neighbours().push(page);
+    }
+
+    /// Has `alarm` called whenever other processes must be told something.
+    pub fn set_alarm(&self, alarm: impl Fn() + Send + Sync + 'static) {
+        let _ = self.alarm.set(Box::new(alarm));
+    }
+
+    #[inline(always)]
+    fn rank(&self, rank: usize) -> &RankStatus {
+        // SAFETY: the pointers lead into `page` or into a page that `neighbours` keeps, and pages never move
+        unsafe { &*self.ranks[rank].load(Ordering::Relaxed) }
+    }
+
+    fn neighbours(&self) -> MutexGuard<'_, Vec<StatusPage>> {
+        self.neighbours.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How messages name a rank.
+    pub fn name(&self, rank: usize) -> &str {
+        &self.names[rank]
     }
 
     /// Whether every rank must stop.
     #[inline(always)]
     pub fn stopped(&self) -> bool {
-        self.stop.given()
+        self.page.stop().given()
     }
 
     /// Stops every rank, for this cause unless there was one before.
     pub fn fail(&self, failure: Failure) {
-        let mut first = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        first.get_or_insert(failure);
-        self.stop.give();
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        self.stop_all();
+        self.told.notify_all();
+        self.raise_alarm();
     }
 
-    /// Why every rank must stop, if it must.
+    /// Gives the word to every process of this machine.
+    fn stop_all(&self) {
+        self.page.stop().give();
+        self.neighbours().iter().for_each(|page| page.stop().give());
+    }
+
+    fn raise_alarm(&self) {
+        if let Some(alarm) = self.alarm.get() {
+            alarm();
+        }
+    }
+
+    /// Why every rank must stop, if that is known.
     pub fn failure(&self) -> Option<Failure> {
-        let failure = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why every rank must stop. None if it need not. Another process's word comes before its reason: waits a little
+    /// for that.
+    pub fn cause(&self) -> Option<Failure> {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Instant::now() + UNTOLD;
+        while failure.is_none() && self.stopped() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seen = "another process stopped the communicator and did not say why".into();
+                return Some(Failure { kind: ErrorKind::Remote, seen, hint: None });
+            }
+            failure = self.told.wait_timeout(failure, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
         failure.clone()
     }
 
     /// Says that `rank` begins call number `epoch`, on `processor`. False if it must not, because all must stop.
     #[inline(always)]
     pub fn enter(&self, rank: usize, epoch: u64, call: u64, processor: u32) -> bool {
-        let own = &self.ranks[rank];
+        let own = self.rank(rank);
         own.processor.store(processor, Ordering::Relaxed);
-        own.call.store(call, Ordering::Relaxed);
-        own.started.store(epoch, Ordering::Release);
-        own.place.enter(&self.stop)
+        own.begin(epoch, call);
+        own.place.enter(self.page.stop())
     }
 
     /// Whether another rank began its last call on `processor`, where `rank` runs: it may be waiting for this one to
     /// make room.
     #[cold]
     pub fn shares_processor(&self, rank: usize, processor: u32) -> bool {
-        let others = self.ranks.iter().enumerate().filter(|&(other, _)| other != rank);
-        others.map(|(_, at)| at.processor.load(Ordering::Relaxed)).any(|other| other == processor)
+        self.others(rank).any(|(_, at)| at.processor.load(Ordering::Relaxed) == processor)
     }
 
     /// Says that `rank` is done with call number `epoch` and touches nobody's memory any more. Follows every
     /// [`enter`](Self::enter), even one that was refused.
     #[inline(always)]
     pub fn leave(&self, rank: usize, epoch: u64) {
-        self.ranks[rank].place.leave(epoch);
+        self.rank(rank).place.leave(epoch);
     }
 
     /// Says that a call of `rank` was given up before its turn came.
     pub fn skip(&self, rank: usize) {
-        self.ranks[rank].place.skip();
+        self.rank(rank).place.skip();
     }
 
     /// Whether every call of `rank` before number `epoch` is done.
     #[inline(always)]
     pub fn is_turn_of(&self, rank: usize, epoch: u64) -> bool {
-        self.ranks[rank].place.is_turn_of(epoch)
+        self.rank(rank).place.is_turn_of(epoch)
     }
 
     /// How many calls `rank` is done with.
     #[inline(always)]
     pub fn finished(&self, rank: usize) -> u64 {
-        self.ranks[rank].place.done()
+        self.rank(rank).place.done()
     }
 
     /// After a stop, waits, with turns of `wait`, until no rank but this one may touch its peers' memory any more:
-    /// each leaves at its next wait, so this ends soon.
-    pub fn quiesce(&self, rank: usize, wait: impl FnMut()) {
-        let others = self.ranks.iter().enumerate().filter(|&(other, _)| other != rank);
-        self.stop.await_exits(others.map(|(_, at)| &at.place), wait);
+    /// each leaves at its next wait, so this ends soon. A rank that was lost is not waited for: whether one of them
+    /// may wake up in the midst of it is what this returns.
+    #[must_use]
+    pub fn quiesce(&self, rank: usize, mut wait: impl FnMut()) -> bool {
+        // Whoever gave the word to this process may not have given it to all yet.
+        self.stop_all();
+        for (peer, at) in self.others(rank) {
+            StopWord::await_exits(std::iter::once(&at.place).filter(|_| !self.is_lost(peer)), &mut wait);
+        }
+        self.others(rank).any(|(peer, at)| self.is_lost(peer) && !at.place.is_outside())
     }
 
     /// Whether no call of `rank` is under way.
     pub fn is_between_calls(&self, rank: usize) -> bool {
-        self.ranks[rank].place.is_outside()
+        self.rank(rank).place.is_outside()
     }
 
     /// Says that `rank` makes no more calls after number `last`.
     pub fn depart(&self, rank: usize, last: u64) {
-        // shifted by one, so that a rank that leaves without any call is told from one that stays
-        self.ranks[rank].last.store(last + 1, Ordering::Release);
+        self.rank(rank).depart(last);
+        self.raise_alarm();
+    }
+
+    /// Whether `rank` has made its last call, and is done with it.
+    pub fn has_departed(&self, rank: usize) -> bool {
+        let at = self.rank(rank);
+        at.last().is_some_and(|last| at.place.done() >= last)
+    }
+
+    /// Nobody waits for `rank` any more. One that is `dead` touches nothing any more either.
+    pub fn lose(&self, rank: usize, dead: bool) {
+        if dead {
+            self.rank(rank).place.bury();
+        }
+        self.lost[rank].store(true, Ordering::Release);
+    }
+
+    fn is_lost(&self, rank: usize) -> bool {
+        self.lost[rank].load(Ordering::Acquire)
+    }
+
+    /// What others must know of `rank`.
+    pub fn report(&self, rank: usize) -> Report {
+        let at = self.rank(rank);
+        let (started, call) = at.current().unwrap_or_default();
+        Report { rank: rank as u32, started, call, done: at.place.done(), last: at.last() }
+    }
+
+    /// Copies what a message tells of a rank whose page is not mapped here.
+    pub fn mirror(&self, report: &Report) {
+        let Some(own) = self.ranks.get(report.rank as usize).map(|_| self.page.rank(report.rank as usize)) else {
+            return;
+        };
+        if report.started > 0 {
+            own.begin(report.started, report.call);
+        }
+        own.place.mirror(report.done);
+        if let Some(last) = report.last {
+            own.depart(last);
+        }
     }
 
     /// As [`look_for_trouble`](Self::look_for_trouble), for the call that `rank` began last.
     pub fn look_for_trouble_in_last_call(&self, rank: usize) {
-        let own = &self.ranks[rank];
-        let (epoch, call) = (own.started.load(Ordering::Acquire), own.call.load(Ordering::Relaxed));
-        self.look_for_trouble(rank, epoch, call);
+        if let Some((epoch, call)) = self.rank(rank).current() {
+            self.look_for_trouble(rank, epoch, call);
+        }
     }
 
-    /// Looks whether a peer can still come to call number `epoch` of `rank`; if one cannot, that is the failure.
+    /// Looks whether a peer can still come to call number `epoch` of `rank`; if one cannot, that is the failure. If
+    /// the call takes too long, the log says who is missing.
     #[cold]
     pub fn look_for_trouble(&self, rank: usize, epoch: u64, call: u64) {
-        for (peer, at) in self.ranks.iter().enumerate().filter(|&(peer, _)| peer != rank) {
-            let last = at.last.load(Ordering::Acquire);
-            let started = at.started.load(Ordering::Acquire);
-            let theirs = at.call.load(Ordering::Relaxed);
-            // the description belongs to `started` only if the peer has not gone on meanwhile
-            if started == epoch && theirs != call && at.started.load(Ordering::Acquire) == epoch {
-                return self.fail(mismatch(rank, call, peer, theirs, epoch));
+        for (peer, at) in self.others(rank) {
+            let last = at.last();
+            match at.current() {
+                Some((started, theirs)) if started == epoch && theirs != call => {
+                    return self.fail(self.mismatch(rank, call, peer, theirs, epoch));
+                }
+                _ => {}
             }
-            if last != MORE && last <= epoch {
-                let (call, number) = (CallDescription::from_bits(call), epoch);
-                let seen = format!("rank {peer} left before call {number}, in which rank {rank} made {call}");
+            if last.is_some_and(|last| last < epoch) {
+                let call = CallDescription::from_bits(call);
+                let (name, own) = (self.name(peer), self.name(rank));
+                let seen = format!("{name} left before call {epoch}, in which {own} made {call}");
                 let hint = Some("let every rank make the same calls before it finalizes or drops".into());
                 return self.fail(Failure { kind: ErrorKind::Remote, seen, hint });
             }
         }
+        self.watch.look(self, rank, epoch);
     }
-}
 
-/// The failure when two ranks made calls that do not belong together.
-pub(crate) fn mismatch(rank: usize, call: u64, peer: usize, theirs: u64, epoch: u64) -> Failure {
-    // lower rank first, so that every rank that notices says the same
-    let mut calls = [(rank, CallDescription::from_bits(call)), (peer, CallDescription::from_bits(theirs))];
-    calls.sort_by_key(|&(rank, _)| rank);
-    let [(first, a), (second, b)] = calls;
-    Failure {
-        kind: ErrorKind::Mismatch,
-        seen: format!("in call {epoch} rank {first} made {a} and rank {second} made {b}"),
-        hint: Some("make the same calls, with the same count, type and operation, in the same order".into()),
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        let error = Error::new(failure.kind, failure.seen);
-        match failure.hint {
-            Some(hint) => error.hint(hint),
-            None => error,
+    /// The failure when two ranks made calls that do not belong together.
+    pub fn mismatch(&self, rank: usize, call: u64, peer: usize, theirs: u64, epoch: u64) -> Failure {
+        // lower rank first, so that every rank that notices says the same
+        let mut calls = [(rank, CallDescription::from_bits(call)), (peer, CallDescription::from_bits(theirs))];
+        calls.sort_by_key(|&(rank, _)| rank);
+        let [(first, a), (second, b)] = calls;
+        Failure {
+            kind: ErrorKind::Mismatch,
+            seen: format!("in call {epoch} {} made {a} and {} made {b}", self.name(first), self.name(second)),
+            hint: Some("make the same calls, with the same count, type and operation, in the same order".into()),
         }
+    }
+
+    fn others(&self, rank: usize) -> impl Iterator<Item = (usize, &RankStatus)> {
+        (0..self.ranks.len()).filter(move |&other| other != rank).map(|other| (other, self.rank(other)))
+    }
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Progress").field("names", &self.names).field("failure", &self.failure).finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::{Collective, DataType, RedOp};
-
-    fn call(count: usize) -> u64 {
-        CallDescription::new(Collective::AllReduce, DataType::Float32, RedOp::Sum, count).to_bits()
-    }
-
-    #[test]
-    fn a_peer_in_another_call_is_trouble_and_one_that_is_late_is_not() {
-        let progress = Progress::new(3);
-        assert!(progress.enter(0, 1, call(10), 0));
-        progress.look_for_trouble(0, 1, call(10));
-        assert!(progress.failure().is_none(), "the others have not come yet");
-        assert!(progress.enter(2, 1, call(20), 0));
-        progress.look_for_trouble(2, 1, call(20));
-        let failure = progress.failure().unwrap();
-        assert_eq!(failure.kind, ErrorKind::Mismatch);
-        assert_eq!(
-            failure.seen,
-            "in call 1 rank 0 made all_reduce(count 10, float32, sum) and rank 2 made all_reduce(count 20, float32, sum)"
-        );
-        assert!(progress.stopped() && !progress.enter(1, 1, call(10), 0));
-    }
-
-    #[test]
-    fn a_peer_that_left_is_trouble_only_for_calls_it_will_not_make() {
-        let progress = Progress::new(2);
-        progress.depart(1, 1);
-        progress.look_for_trouble(0, 1, call(1));
-        assert!(progress.failure().is_none());
-        progress.look_for_trouble(0, 2, call(1));
-        let failure = progress.failure().unwrap();
-        assert_eq!(failure.kind, ErrorKind::Remote);
-        assert!(failure.seen.starts_with("rank 1 left before call 2"), "{}", failure.seen);
-    }
-
-    #[test]
-    fn the_first_failure_stays() {
-        let progress = Progress::new(1);
-        let failure = |seen: &str| Failure { kind: ErrorKind::Aborted, seen: seen.into(), hint: None };
-        progress.fail(failure("first"));
-        progress.fail(failure("second"));
-        assert_eq!(progress.failure().unwrap().seen, "first");
-    }
-}
+mod tests;

@@ -56,11 +56,12 @@ pub(crate) fn for_call(kernel: Kernel, bytes: usize, channels: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::PeerInfo;
+    use crate::bootstrap::presence::Presence;
+    use crate::transport::{Faults, PeerInfo};
 
     fn roads(ranks: usize, config: &Config) -> Roads {
-        let peers: Vec<_> = (0..ranks).map(|rank| PeerInfo::new(rank, rank as u32, config)).collect();
-        Roads::choose(&peers, &[]).unwrap()
+        let peer = |rank| PeerInfo::new(Presence::new(rank, config, None), rank as u32, config);
+        Roads::choose(&(0..ranks).map(peer).collect::<Vec<_>>(), &Faults::default()).unwrap()
     }
 
     fn with(settings: &[(&str, &str)]) -> Config {

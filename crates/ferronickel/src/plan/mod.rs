@@ -196,7 +196,7 @@ fn kernel_for(
         (Algorithm::OneShot, Protocol::Ll, _) => Ok(Kernel::OneShotLl),
         (Algorithm::OneShot, Protocol::Simple, _) => Ok(Kernel::OneShotSimple),
         (Algorithm::TwoShot, Protocol::Ll, _) => Err("its messages are too large for LL to gain anything".into()),
-        (Algorithm::TwoShot, Protocol::Simple, Transport::P2p) => Ok(Kernel::TwoShotDirect),
+        (Algorithm::TwoShot, Protocol::Simple, Transport::P2p | Transport::Ipc) => Ok(Kernel::TwoShotDirect),
         (Algorithm::TwoShot, Protocol::Simple, _) => Ok(Kernel::TwoShotStaged),
         (Algorithm::Ring, Protocol::Ll, Transport::Net) => Err("the network carries whole slots, not lines".into()),
         (Algorithm::Ring, Protocol::Ll, _) => Ok(Kernel::RingLl),
@@ -231,13 +231,14 @@ impl fmt::Display for Planner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::PeerInfo;
+    use crate::bootstrap::presence::Presence;
     use crate::transport::layout::Layout;
+    use crate::transport::{Faults, PeerInfo};
 
     fn planner(ranks: usize, settings: &[(&str, &str)]) -> Result<Planner> {
         let config = settings.iter().fold(Config::default(), |config, (name, value)| config.with(name, value).unwrap());
-        let peers: Vec<_> = (0..ranks).map(|rank| PeerInfo::new(rank, rank as u32, &config)).collect();
-        let roads = Roads::choose(&peers, &[]).unwrap();
+        let peer = |rank| PeerInfo::new(Presence::new(rank, &config, None), rank as u32, &config);
+        let roads = Roads::choose(&(0..ranks).map(peer).collect::<Vec<_>>(), &Faults::default()).unwrap();
         let direct = channels::direct(&roads);
         let channels = channels::count(&roads, &config);
         let capacities = Layout::new(ranks, channels, direct.is_ok(), 1 << 20).capacities;

@@ -11,7 +11,7 @@ use crate::transport::Transport;
 /// Microseconds for a flag and what it announces to reach the other side.
 fn hop(road: Transport) -> f64 {
     match road {
-        Transport::P2p | Transport::Shm => 0.2,
+        Transport::P2p | Transport::Ipc | Transport::Shm => 0.2,
         Transport::Net => 9.0,
     }
 }
@@ -19,7 +19,7 @@ fn hop(road: Transport) -> f64 {
 /// Microseconds for a rank to copy or reduce one byte that another has written.
 fn byte(road: Transport) -> f64 {
     match road {
-        Transport::P2p | Transport::Shm => 1.0 / 20_000.0,
+        Transport::P2p | Transport::Ipc | Transport::Shm => 1.0 / 20_000.0,
         // into the socket and out of it, and by the proxy besides
         Transport::Net => 1.0 / 5_000.0,
     }

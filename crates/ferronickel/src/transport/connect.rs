@@ -1,6 +1,8 @@
 //! Connecting: every rank lays out memory, learns where its peers' is, and proves each road before it is used.
 
-use std::net::{SocketAddr, TcpStream};
+mod offer;
+
+use std::net::{Ipv4Addr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,26 +10,33 @@ use std::time::Duration;
 use ferronickel_kernels::protocol::simple::slot_stride;
 use ferronickel_kernels::protocol::{FLAG_STRIDE, Link, SLOTS};
 
+use self::offer::{Memory, Offer};
 use super::layout::{Layout, RingParts};
-use super::net::handshake::Purpose;
-use super::net::socket::{self, Listener};
-use super::region::Region;
 use super::{Broken, Roads, Transport};
-use crate::bootstrap::rendezvous::Member;
+use crate::bootstrap::door::Door;
+use crate::bootstrap::handshake::{Kind, Purpose};
+use crate::bootstrap::service::Service;
+use crate::bootstrap::session::{Member, Plain};
+use crate::bootstrap::unique_id::UniqueId;
 use crate::device::context::{Channel, DirectTables, Links, Ring};
-use crate::error::{Error, Result};
+use crate::device::region::Region;
+use crate::error::{Error, ErrorKind, Result};
 use crate::proxy::{End, Proxy};
 
 /// What a rank connects to.
 pub(crate) struct Request<'a> {
     pub member: &'a Member,
     pub rank: usize,
-    pub secret: &'a [u8; 32],
+    pub id: &'a UniqueId,
+    /// Where this process is reached already.
+    pub door: Option<&'a Arc<Door>>,
     pub roads: &'a Roads,
     pub layout: &'a Layout,
     /// For each channel, the ranks in ring order.
     pub rings: &'a [Vec<usize>],
     pub timeout: Duration,
+    /// How often it was tried before.
+    pub attempt: u16,
 }
 
 /// A rank's connections.
@@ -45,59 +54,61 @@ pub(crate) enum Attempt {
     Broken(Vec<Broken>),
 }
 
-/// What a rank tells the others: where to write to it.
-#[derive(Clone)]
-struct Offer {
-    region: std::result::Result<Arc<Region>, String>,
-    address: Option<SocketAddr>,
-}
-
 impl Request<'_> {
     /// Connects along the chosen roads, and tries each.
     pub fn attempt(&self) -> Result<Attempt> {
-        let listener = match self.net_sources().is_empty() {
-            true => None,
-            false => {
-                Some(Listener::new().map_err(|error| Error::system("listening on the loopback interface", error))?)
-            }
-        };
-        let offer = Offer { region: self.offer_region(), address: listener.as_ref().map(|listener| listener.address) };
-        let offers = self.member.all_gather(offer)?;
+        let network = !self.net_sources().is_empty() || !self.net_targets().is_empty();
+        let door = if network { Some(self.open_door()?) } else { None };
+        let addresses = door.as_ref().map(|door| door.service().addresses.clone()).unwrap_or_default();
+        let offers = self.member.all_gather(Offer { memory: self.offer_memory(), addresses })?;
         let broken = self.unoffered(&offers);
         if !broken.is_empty() {
             return Ok(Attempt::Broken(broken));
         }
         let (regions, unmapped) = self.map_regions(&offers);
-        let streams = self.connect_streams(listener.as_ref(), &offers)?;
+        let streams = match &door {
+            Some(door) => self.connect_streams(door, &offers)?,
+            None => Streams::default(),
+        };
         let mut broken = self.probe(&regions)?;
         broken.extend(unmapped);
-        let broken: Vec<_> = self.member.all_gather(broken)?.into_iter().flatten().collect();
+        let broken: Vec<_> = self.member.all_gather(Plain(broken))?.into_iter().flat_map(|list| list.0).collect();
         if !broken.is_empty() {
             return Ok(Attempt::Broken(broken));
         }
         self.build(regions, streams).map(Attempt::Connected)
     }
 
-    fn offer_region(&self) -> std::result::Result<Arc<Region>, String> {
-        let bytes = self.layout.bytes();
-        if self.roads.touches(self.rank, Transport::Shm) {
-            Region::shared(bytes)
-                .map_err(|error| format!("rank {} got no {bytes} bytes of shared memory: {error}", self.rank))
-        } else {
-            Region::private(bytes)
-                .map_err(|error| format!("rank {} got no {bytes} bytes of memory: {error}", self.rank))
+    /// The door through which data comes. Ranks of one process need none before.
+    fn open_door(&self) -> Result<Arc<Door>> {
+        match self.door {
+            Some(door) => Ok(door.clone()),
+            None => {
+                let service = Service::on(&[(Ipv4Addr::LOCALHOST, 0).into()])?;
+                Ok(service.open(self.id.public_number(), self.id.secret()))
+            }
         }
+    }
+
+    fn offer_memory(&self) -> std::result::Result<Memory, String> {
+        let bytes = self.layout.bytes();
+        let shared = [Transport::Shm, Transport::Ipc].iter().any(|&road| self.roads.touches(self.rank, road));
+        let (kind, region) = match shared {
+            true => ("shared memory", Region::shared(bytes)),
+            false => ("memory", Region::private(bytes)),
+        };
+        region.map(Memory::Here).map_err(|error| format!("rank {} got no {bytes} bytes of {kind}: {error}", self.rank))
     }
 
     /// Roads that end at a rank that has no memory for them.
     fn unoffered(&self, offers: &[Offer]) -> Vec<Broken> {
         let mut broken = Vec::new();
-        if offers.iter().all(|offer| offer.region.is_ok()) {
+        if offers.iter().all(|offer| offer.memory.is_ok()) {
             return broken;
         }
         for (from, to) in self.roads.pairs() {
             let transport = self.roads.transport(from, to);
-            if let (Err(reason), true) = (&offers[to].region, transport != Transport::Net) {
+            if let (Err(reason), true) = (&offers[to].memory, transport != Transport::Net) {
                 broken.push(Broken { from, to, transport, reason: reason.clone() });
             }
         }
@@ -108,40 +119,44 @@ impl Request<'_> {
     fn map_regions(&self, offers: &[Offer]) -> (Vec<Option<Arc<Region>>>, Vec<Broken>) {
         let mut broken = Vec::new();
         let reach = |(peer, offer): (usize, &Offer)| {
-            let region = offer.region.as_ref().ok()?;
+            let memory = offer.memory.as_ref().ok()?;
             let roads = [(self.rank, peer), (peer, self.rank)];
-            if peer == self.rank || roads.iter().any(|&(from, to)| self.roads.transport(from, to) == Transport::P2p) {
+            let along = |transport| roads.iter().find(|&&(from, to)| self.roads.transport(from, to) == transport);
+            if let (Memory::Here(region), true) = (memory, peer == self.rank || along(Transport::P2p).is_some()) {
                 return Some(region.clone());
             }
-            let &(from, to) = roads.iter().find(|&&(from, to)| self.roads.transport(from, to) == Transport::Shm)?;
-            let reason = match Region::map(region) {
-                Some(Ok(mapped)) => return Some(mapped),
-                Some(Err(error)) => format!("rank {} could not map rank {peer}'s shared memory: {error}", self.rank),
-                None => format!("rank {peer} offered memory that cannot be shared"),
-            };
-            broken.push(Broken { from, to, transport: Transport::Shm, reason });
-            None
+            let (transport, &(from, to)) = [Transport::Ipc, Transport::Shm]
+                .into_iter()
+                .find_map(|transport| along(transport).map(|pair| (transport, pair)))?;
+            match memory.map() {
+                Ok(mapped) => Some(mapped),
+                Err(error) => {
+                    let reason = format!("rank {} could not map rank {peer}'s shared memory: {error}", self.rank);
+                    broken.push(Broken { from, to, transport, reason });
+                    None
+                }
+            }
         };
         (offers.iter().enumerate().map(reach).collect(), broken)
     }
 
-    /// The ring neighbours from which data comes through the network, by channel.
-    fn net_sources(&self) -> Vec<Purpose> {
-        self.ring_links(|links| (links.previous, self.rank))
+    /// The channels on which data comes through the network, and from which rank.
+    fn net_sources(&self) -> Vec<(usize, usize)> {
+        self.ring_links(|neighbours| (neighbours.previous, self.rank))
+            .map(|(channel, from, _)| (channel, from))
+            .collect()
     }
 
-    /// The ring neighbours to which data goes through the network, by channel.
-    fn net_targets(&self) -> Vec<Purpose> {
-        self.ring_links(|links| (self.rank, links.next))
+    /// The channels on which data goes through the network, and to which rank.
+    fn net_targets(&self) -> Vec<(usize, usize)> {
+        self.ring_links(|neighbours| (self.rank, neighbours.next)).map(|(channel, _, to)| (channel, to)).collect()
     }
 
-    fn ring_links(&self, pair: impl Fn(Neighbours) -> (usize, usize)) -> Vec<Purpose> {
-        let purpose = |channel: usize| {
+    fn ring_links(&self, pair: impl Fn(Neighbours) -> (usize, usize)) -> impl Iterator<Item = (usize, usize, usize)> {
+        (0..self.layout.channels).filter_map(move |channel| {
             let (from, to) = pair(self.neighbours(channel));
-            let net = from != to && self.roads.transport(from, to) == Transport::Net;
-            net.then_some(Purpose { channel: channel as u32, from: from as u32, to: to as u32 })
-        };
-        (0..self.layout.channels).filter_map(purpose).collect()
+            (from != to && self.roads.transport(from, to) == Transport::Net).then_some((channel, from, to))
+        })
     }
 
     fn neighbours(&self, channel: usize) -> Neighbours {
@@ -151,32 +166,33 @@ impl Request<'_> {
         Neighbours { position, previous: at(ring.len() - 1), next: at(1) }
     }
 
-    /// Connects to those we send to while those we receive from connect to us.
-    fn connect_streams(&self, listener: Option<&Listener>, offers: &[Offer]) -> Result<Streams> {
-        let (secret, timeout) = (self.secret, self.timeout);
+    /// Connects to those we send to, then takes the connections of those we receive from. Each process answers by a
+    /// thread of its own, so nobody waits in a circle.
+    fn connect_streams(&self, door: &Door, offers: &[Offer]) -> Result<Streams> {
+        let purpose = |channel: usize, from, to| -> Purpose {
+            door.purpose(Kind::Data { channel: channel as u16, attempt: self.attempt, socket: 0 }, from, to)
+        };
+        let name = |rank| self.member.progress().name(rank);
+        let mut streams = Streams::default();
+        for (channel, to) in self.net_targets() {
+            let connected = door.connect(&offers[to].addresses, purpose(channel, self.rank, to), self.timeout);
+            let stream = connected.and_then(|stream| stream.into_tcp()).map_err(|error| {
+                let seen = format!("connecting to {} through NET/Socket failed: {error}", name(to));
+                Error::new(ErrorKind::Remote, seen)
+                    .hint("NCCL_SOCKET_IFNAME chooses the interface that peers connect to")
+            })?;
+            streams.outgoing.push((channel, stream));
+        }
         let stop = || self.member.progress().stopped();
-        std::thread::scope(|scope| {
-            let accepting = listener.map(|listener| {
-                let expected = self.net_sources();
-                scope.spawn(move || listener.accept(secret, expected, timeout, stop))
-            });
-            let connect = |purpose: Purpose| {
-                let address =
-                    offers[purpose.to as usize].address.expect("whoever receives through the network listens");
-                let stream = socket::connect(address, secret, purpose, timeout).map_err(|error| {
-                    Error::system(&format!("connecting to rank {} at {address} through NET/Socket", purpose.to), error)
-                })?;
-                Ok((purpose, stream))
-            };
-            let outgoing = self.net_targets().into_iter().map(connect).collect::<Result<Vec<_>>>()?;
-            let incoming = match accepting.map(|thread| thread.join().expect("accepting does not panic")) {
-                Some(accepted) => {
-                    accepted.map_err(|error| Error::system("accepting connections on NET/Socket", error))?
-                }
-                None => Vec::new(),
-            };
-            Ok(Streams { outgoing, incoming })
-        })
+        for (channel, from) in self.net_sources() {
+            let taken = door.take(purpose(channel, from, self.rank), self.timeout, stop);
+            let stream = taken.and_then(|stream| stream.into_tcp()).map_err(|error| {
+                let seen = format!("{} did not connect through NET/Socket: {error}", name(from));
+                Error::new(ErrorKind::Remote, seen)
+            })?;
+            streams.incoming.push((channel, stream));
+        }
+        Ok(streams)
     }
 
     /// Sends a pattern along every road through memory, has it answered, and looks whether both came right. The
@@ -193,13 +209,13 @@ impl Request<'_> {
         for (peer, channel) in everywhere() {
             if let Some(word) = word(peer, self.rank, channel, 0) {
                 #[cfg(test)]
-                let garbled = faults::garbles(self.secret, self.roads.transport(self.rank, peer));
+                let garbled = faults::garbles(self.id.secret(), self.roads.transport(self.rank, peer));
                 #[cfg(not(test))]
                 let garbled = false;
                 word.store(pattern(self.rank, peer, channel) ^ u64::from(garbled), Ordering::Release);
             }
         }
-        self.member.all_gather(())?;
+        self.member.all_gather(Plain(()))?;
         for (peer, channel) in everywhere() {
             // the answer is made from what arrived, so that it is right only if that was
             let arrived = word(self.rank, peer, channel, 0).map(|word| word.load(Ordering::Acquire));
@@ -207,7 +223,7 @@ impl Request<'_> {
                 answer.store(!arrived, Ordering::Release);
             }
         }
-        self.member.all_gather(())?;
+        self.member.all_gather(Plain(()))?;
         for (peer, channel) in everywhere().filter(|&(peer, _)| regions[peer].is_some()) {
             let transport = self.roads.transport(self.rank, peer);
             let sent = pattern(self.rank, peer, channel);
@@ -295,9 +311,11 @@ struct Neighbours {
     next: usize,
 }
 
+/// Sockets for data, by channel.
+#[derive(Default)]
 struct Streams {
-    outgoing: Vec<(Purpose, TcpStream)>,
-    incoming: Vec<(Purpose, TcpStream)>,
+    outgoing: Vec<(usize, TcpStream)>,
+    incoming: Vec<(usize, TcpStream)>,
 }
 
 /// The ends of network connections, as they are made for the proxy.
@@ -364,8 +382,8 @@ impl Ends {
     }
 }
 
-fn take(streams: &mut Vec<(Purpose, TcpStream)>, channel: usize) -> TcpStream {
-    let at = streams.iter().position(|(purpose, _)| purpose.channel == channel as u32);
+fn take(streams: &mut Vec<(usize, TcpStream)>, channel: usize) -> TcpStream {
+    let at = streams.iter().position(|&(of, _)| of == channel);
     streams.swap_remove(at.expect("every link through the network was connected")).1
 }
 

@@ -25,7 +25,7 @@ impl Ranks {
             }
         }
         self.owner.leave(1);
-        self.stop.await_exits([&self.peer].into_iter(), thread::yield_now);
+        StopWord::await_exits([&self.peer].into_iter(), thread::yield_now);
         // gives the buffer back: whoever has it now may write
         self.buffer.push(1);
     }
@@ -96,7 +96,7 @@ fn two_calls_of_a_rank(give_up: fn(&Place), counted: bool) {
             })
         });
         ranks.stop.give();
-        ranks.stop.await_exits([&ranks.peer].into_iter(), thread::yield_now);
+        StopWord::await_exits([&ranks.peer].into_iter(), thread::yield_now);
         ranks.buffer.push(3);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert!(!counted || ranks.peer.done() == 2, "a call is never done");

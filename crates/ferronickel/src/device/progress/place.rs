@@ -3,17 +3,20 @@
 //! Memory safety after a stop rests on this file: a rank returns a buffer to its owner only when no peer is inside a
 //! kernel that may still write it, nor can enter one.
 
-use crate::device::host::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::device::host::sync::{AtomicU64, Ordering, fence};
 
-/// The word that all must stop. Once given, it stays.
+/// The word that all must stop. Once given, it stays. Each process has its own, which all processes of the machine
+/// can give.
 #[derive(Default, Debug)]
-pub struct StopWord(AtomicBool);
+#[repr(transparent)]
+pub struct StopWord(AtomicU64);
 
 /// Where one rank is. Its calls enter one at a time, in order, whatever streams they are on.
 #[derive(Default, Debug)]
+#[repr(C)]
 pub struct Place {
-    /// Whether a kernel of the rank may touch its peers' memory.
-    inside: AtomicBool,
+    /// 1 while a kernel of the rank may touch its peers' memory.
+    inside: AtomicU64,
     /// The number of the last call that entered and left.
     finished: AtomicU64,
     /// How many calls gave up before they entered, after the stop.
@@ -23,18 +26,18 @@ pub struct Place {
 impl StopWord {
     /// Tells everyone to stop.
     pub fn give(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.store(1, Ordering::SeqCst);
     }
 
     /// Whether everyone must stop. As cheap as can be: for loops.
     #[inline(always)]
     pub fn given(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Once the stop was seen: waits, with turns of `wait`, until nobody is at work in any of the `places`. Nobody
-    /// will be, from then on.
-    pub fn await_exits<'a>(&self, places: impl Iterator<Item = &'a Place> + Clone, mut wait: impl FnMut()) {
+    /// Once the stop was given to everyone at work in `places`: waits, with turns of `wait`, until nobody is
+    /// at work there. Nobody will be, from then on.
+    pub fn await_exits<'a>(places: impl Iterator<Item = &'a Place> + Clone, mut wait: impl FnMut()) {
         // Whoever enters either saw the stop or is seen here. The stop may have been seen with a relaxed load, which
         // the loads below could overtake without this.
         fence(Ordering::SeqCst);
@@ -56,14 +59,14 @@ impl Place {
     #[inline(always)]
     pub fn enter(&self, stop: &StopWord) -> bool {
         // Either this rank sees the stop, or whoever waits in `await_exits` after it sees this rank inside.
-        self.inside.store(true, Ordering::SeqCst);
-        !stop.0.load(Ordering::SeqCst)
+        self.inside.store(1, Ordering::SeqCst);
+        stop.0.load(Ordering::SeqCst) == 0
     }
 
     /// Comes out of call number `epoch`: the rank touches nobody's memory any more.
     #[inline(always)]
     pub fn leave(&self, epoch: u64) {
-        self.inside.store(false, Ordering::Release);
+        self.inside.store(0, Ordering::Release);
         self.finished.store(epoch, Ordering::Release);
     }
 
@@ -81,6 +84,16 @@ impl Place {
 
     /// Whether no call is under way.
     pub fn is_outside(&self) -> bool {
-        !self.inside.load(Ordering::SeqCst)
+        self.inside.load(Ordering::SeqCst) == 0
+    }
+
+    /// Copies, for a rank whose memory is not shared with this process, how many calls it has done.
+    pub fn mirror(&self, done: u64) {
+        self.finished.store(done, Ordering::Release);
+    }
+
+    /// Takes the rank out, for it has died: it touches nothing any more.
+    pub fn bury(&self) {
+        self.inside.store(0, Ordering::SeqCst);
     }
 }

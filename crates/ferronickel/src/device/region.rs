@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::io::Result as IoResult;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::{Errno, Result as IoResult};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// A mapping, zeroed when it was made; unmapped when dropped.
@@ -49,6 +49,27 @@ impl Region {
         Some(mapped.map(|base| Arc::new(Region { base, bytes: other.bytes, file: None })))
     }
 
+    /// A mapping of memory that another process shares: `bytes` bytes of `file`. Refused unless the file has as many
+    /// and is sealed, so that its maker cannot take the memory away from under us.
+    pub fn from_file(file: BorrowedFd<'_>, bytes: usize) -> IoResult<Arc<Region>> {
+        let sealed = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
+        let long_enough = u64::try_from(fstat(file)?.st_size).is_ok_and(|size| size >= bytes as u64);
+        if !sealed || !long_enough {
+            return Err(Errno::INVAL);
+        }
+        Ok(Arc::new(Region { base: map_file(file, bytes)?, bytes, file: None }))
+    }
+
+    /// The memory's name for other processes, if it can be shared.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Bytes of the mapping.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Where byte `offset` is.
     pub fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.bytes, "offset {offset} in a region of {}", self.bytes);
@@ -88,6 +109,21 @@ mod tests {
     #[test]
     fn private_memory_cannot_be_mapped() {
         assert!(Region::map(&Region::private(4096).unwrap()).is_none());
+    }
+
+    #[test]
+    fn a_file_that_can_shrink_or_is_too_short_is_refused() {
+        let open = memfd_create("open", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&open, 8192).unwrap();
+        assert!(Region::from_file(open.as_fd(), 8192).is_err());
+        let ours = Region::shared(8192).unwrap();
+        assert!(Region::from_file(ours.file().unwrap(), 8193).is_err());
+        let theirs = Region::from_file(ours.file().unwrap(), 8192).unwrap();
+        // SAFETY: as above
+        unsafe {
+            theirs.at(5).write(3);
+            assert_eq!(ours.at(5).read(), 3);
+        }
     }
 
     #[test]

@@ -1,0 +1,124 @@
+//! The door of one communicator in one process: where connections arrive that have proved to belong to it.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::handshake::{self, Kind, Purpose};
+use super::root::Root;
+use super::service::Service;
+use super::stream::Stream;
+use crate::diagnostics::log::warn;
+
+/// Closed when the last reference is dropped.
+#[derive(Debug)]
+pub(crate) struct Door {
+    number: u64,
+    secret: [u8; 32],
+    /// Kept running as long as there is a door.
+    service: Arc<Service>,
+    arrivals: Mutex<Vec<(Purpose, Stream)>>,
+    arrived: Condvar,
+    /// Whom ranks are shown to that want to join.
+    root: OnceLock<Arc<Root>>,
+}
+
+/// Arrivals that may wait to be taken: more come only from a member that has gone mad.
+const MOST_ARRIVALS: usize = 65_536;
+/// Whoever waits looks this often whether it should stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Door {
+    pub(super) fn new(number: u64, secret: [u8; 32], service: Arc<Service>) -> Door {
+        let (arrivals, arrived, root) = (Mutex::default(), Condvar::new(), OnceLock::new());
+        Door { number, secret, service, arrivals, arrived, root }
+    }
+
+    pub(super) fn secret(&self) -> &[u8; 32] {
+        &self.secret
+    }
+
+    /// Where the process is reached.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Shows ranks that come to `root`.
+    pub fn serve(&self, root: Arc<Root>) {
+        let _ = self.root.set(root);
+    }
+
+    pub(super) fn deliver(self: &Arc<Self>, purpose: Purpose, stream: Stream) {
+        if purpose.kind == Kind::Join {
+            match self.root.get() {
+                Some(root) => root.arrive(stream, self),
+                None => warn!(-1, "Bootstrap : rank {} came to a process that is not the root", purpose.from),
+            }
+            return;
+        }
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        if arrivals.len() < MOST_ARRIVALS {
+            arrivals.push((purpose, stream));
+        }
+        self.arrived.notify_all();
+    }
+
+    /// Waits for the connection with this purpose.
+    pub fn take(&self, purpose: Purpose, limit: Duration, stop: impl Fn() -> bool) -> io::Result<Stream> {
+        let deadline = Instant::now() + limit;
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(at) = arrivals.iter().position(|(other, _)| *other == purpose) {
+                return Ok(arrivals.swap_remove(at).1);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || stop() {
+                let seen = format!("rank {} did not connect", purpose.from);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, seen));
+            }
+            arrivals = self.arrived.wait_timeout(arrivals, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The purpose of a connection of this communicator.
+    pub fn purpose(&self, kind: Kind, from: usize, to: usize) -> Purpose {
+        Purpose { id: self.number, kind, from: from as u32, to: to as u32 }
+    }
+
+    /// Connects through the network to a process that listens at one of `addresses`.
+    pub fn connect(&self, addresses: &[SocketAddr], purpose: Purpose, limit: Duration) -> io::Result<Stream> {
+        connect(addresses, &self.secret, purpose, limit)
+    }
+
+    /// Connects within the machine to a process that listens under `name`.
+    pub fn connect_within(&self, name: &str, purpose: Purpose, limit: Duration) -> io::Result<Stream> {
+        let stream = Stream::unix(UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)?)?;
+        handshake::connect(&stream, &self.secret, purpose, limit)?;
+        Ok(stream)
+    }
+}
+
+/// Connects to the first of `addresses` that answers and proves to know `secret`.
+pub(super) fn connect(
+    addresses: &[SocketAddr],
+    secret: &[u8; 32],
+    purpose: Purpose,
+    limit: Duration,
+) -> io::Result<Stream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "it listens nowhere");
+    for address in addresses {
+        let connected = TcpStream::connect_timeout(address, limit.max(Duration::from_millis(1))).and_then(|stream| {
+            let stream = Stream::tcp(stream)?;
+            handshake::connect(&stream, secret, purpose, limit)?;
+            Ok(stream)
+        });
+        match connected {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = io::Error::new(error.kind(), format!("{address}: {error}")),
+        }
+    }
+    Err(last)
+}

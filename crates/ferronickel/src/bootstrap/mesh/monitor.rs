@@ -1,0 +1,207 @@
+//! The thread that watches the other processes of a communicator.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{LAST_WORDS, Link, Shared};
+use crate::bootstrap::connection::{Message, Outgoing, Received};
+use crate::bootstrap::liveness::{BEAT, Patience};
+use crate::bootstrap::session::{Packed, Session};
+use crate::device::progress::{Failure, Progress};
+use crate::error::ErrorKind;
+
+pub(super) struct Monitor {
+    shared: Arc<Shared>,
+    progress: Arc<Progress>,
+    /// Where exchanges take place, as long as there are any.
+    session: Weak<Session>,
+    /// The ranks of this process.
+    local: Vec<usize>,
+    links: Vec<Link>,
+    patience: Patience,
+    beat: Instant,
+    /// The others have been told that all must stop.
+    told: bool,
+}
+
+impl Monitor {
+    pub fn new(
+        shared: Arc<Shared>,
+        progress: Arc<Progress>,
+        session: Weak<Session>,
+        local: Vec<usize>,
+        links: Vec<Link>,
+    ) -> Monitor {
+        let (patience, beat) = (Patience::new(), Instant::now());
+        Monitor { shared, progress, session, local, links, patience, beat, told: false }
+    }
+
+    pub fn run(&mut self) {
+        while !self.shared.ending.load(Ordering::Acquire) {
+            self.wait(BEAT.saturating_sub(self.beat.elapsed()));
+            self.shared.alarm.clear();
+            self.turn();
+        }
+        self.say_goodbye();
+    }
+
+    fn turn(&mut self) {
+        let outgoing = std::mem::take(&mut *self.shared.outgoing.lock().unwrap_or_else(PoisonError::into_inner));
+        outgoing.into_iter().for_each(|message| self.send(message));
+        self.listen();
+        self.tell();
+        if self.beat.elapsed() >= BEAT {
+            self.beat = Instant::now();
+            self.patience.tick();
+            self.send_reports();
+            self.look_for_silence();
+        }
+    }
+
+    fn wait(&self, limit: Duration) {
+        // what is closed would be ready for ever
+        let open = self.links.iter().map(|link| &link.connection).filter(|connection| !connection.closed);
+        let links = open.map(|connection| PollFd::from_borrowed_fd(connection.as_fd(), connection.interest()));
+        let mut all: Vec<_> = std::iter::once(PollFd::new(&self.shared.alarm, PollFlags::IN)).chain(links).collect();
+        // an interruption or an error shows again when the socket is used
+        let _ = poll(&mut all, Timespec::try_from(limit).ok().as_ref());
+    }
+
+    /// Sends to every process that is still there. One that takes nothing is noticed when it is listened to.
+    fn send(&mut self, message: impl Into<Outgoing>) {
+        let message = message.into();
+        for link in self.links.iter_mut().filter(|link| !link.connection.closed) {
+            let _ = link.connection.send(message.clone());
+        }
+    }
+
+    fn send_reports(&mut self) {
+        let reports = self.local.iter().map(|&rank| self.progress.report(rank)).collect();
+        self.send(&Message::Reports(reports));
+    }
+
+    fn listen(&mut self) {
+        for index in 0..self.links.len() {
+            let link = &mut self.links[index];
+            if link.connection.closed {
+                continue;
+            }
+            let received = link.connection.receive().and_then(|received| link.connection.flush().map(|()| received));
+            let outcome = received.map(|messages| messages.into_iter().for_each(|message| self.hear(index, message)));
+            self.notice(index, outcome);
+        }
+    }
+
+    fn hear(&mut self, index: usize, (message, files): Received) {
+        match message {
+            Message::Bring { round, values } => {
+                let mut files = files.into_iter();
+                let unpack = |value: crate::bootstrap::connection::Brought| Packed {
+                    rank: value.rank as usize,
+                    bytes: value.bytes,
+                    files: files.by_ref().take(value.files as usize).collect(),
+                };
+                let values = values.into_iter().map(unpack).collect();
+                if let Some(session) = self.session.upgrade() {
+                    session.receive(round, values);
+                }
+            }
+            Message::Reports(reports) => {
+                let link = &self.links[index];
+                let theirs = reports.iter().filter(|report| link.ranks.contains(&(report.rank as usize)));
+                theirs.for_each(|report| self.progress.mirror(report));
+            }
+            Message::Failed(failure) => {
+                // everyone tells everyone
+                self.told = true;
+                self.progress.fail(failure);
+                self.notify();
+            }
+            Message::Leave => self.links[index].left = true,
+            Message::Alive | Message::Join { .. } | Message::Welcome { .. } | Message::Everyone(_) => {}
+        }
+    }
+
+    /// Looks whether a process is gone, and whether it may.
+    fn notice(&mut self, index: usize, outcome: io::Result<()>) {
+        let link = &mut self.links[index];
+        let reason = match outcome {
+            Err(error) => error.to_string(),
+            Ok(()) if link.connection.closed => "its connection closed".into(),
+            Ok(()) => return,
+        };
+        link.connection.closed = true;
+        let orderly = link.left || link.ranks.iter().all(|&rank| self.progress.has_departed(rank));
+        let ranks = link.ranks.clone();
+        if !orderly {
+            let name = self.name(&ranks);
+            self.fail(format!("{name} died: {reason}"));
+        }
+        ranks.iter().for_each(|&rank| self.progress.lose(rank, true));
+    }
+
+    fn look_for_silence(&mut self) {
+        let silent = |link: &&Link| !link.connection.closed && self.patience.is_over(link.connection.heard);
+        let silent: Vec<_> = self.links.iter().filter(silent).map(|link| link.ranks.clone()).collect();
+        for ranks in silent {
+            self.fail(self.patience.verdict(&self.name(&ranks)));
+            ranks.iter().for_each(|&rank| self.progress.lose(rank, false));
+        }
+    }
+
+    /// The ranks of a process, as messages name them: each with host and process.
+    fn name(&self, ranks: &[usize]) -> String {
+        ranks.iter().map(|&rank| self.progress.name(rank)).collect::<Vec<_>>().join(" and ")
+    }
+
+    fn fail(&self, seen: String) {
+        self.progress.fail(Failure { kind: ErrorKind::Remote, seen, hint: None });
+        self.notify();
+    }
+
+    fn notify(&self) {
+        if let Some(session) = self.session.upgrade() {
+            session.notify();
+        }
+    }
+
+    /// Tells the others what they should not have to wait for: that all must stop, or that a rank has left.
+    fn tell(&mut self) {
+        if let Some(failure) = self.progress.failure().filter(|_| !self.told) {
+            self.told = true;
+            self.send(&Message::Failed(failure));
+            self.notify();
+        }
+        let departed: Vec<_> = self.local.iter().copied().filter(|&rank| self.progress.has_departed(rank)).collect();
+        let known = self.shared.farewells.lock().unwrap_or_else(PoisonError::into_inner).len();
+        if departed.len() != known {
+            self.send_reports();
+            *self.shared.farewells.lock().unwrap_or_else(PoisonError::into_inner) = departed;
+            self.shared.said.notify_all();
+        }
+    }
+
+    fn say_goodbye(&mut self) {
+        self.tell();
+        self.send_reports();
+        self.send(&Message::Leave);
+        let deadline = Instant::now() + LAST_WORDS;
+        while self.links.iter().any(|link| !link.connection.closed && !link.connection.is_flushed()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            self.wait(left);
+            for link in &mut self.links {
+                if link.connection.flush().is_err() {
+                    link.connection.closed = true;
+                }
+            }
+        }
+    }
+}

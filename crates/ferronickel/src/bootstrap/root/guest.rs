@@ -1,0 +1,140 @@
+//! A rank whose root is in another process.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Comer, Everyone};
+use crate::bootstrap::connection::{Connection, Message};
+use crate::bootstrap::door;
+use crate::bootstrap::handshake::{Kind, Purpose};
+use crate::bootstrap::liveness::{BEAT, Patience};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a rank may say of itself, and so how long the answer for each may be.
+const LONGEST_INFO: usize = 64 << 10;
+/// How long a root is looked for that must be there already: its process made the id.
+const FIND: Duration = Duration::from_secs(2);
+/// How long a root has to answer what it is asked.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Goes to the root, and waits for everyone there.
+pub(super) fn meet(comer: &Comer<'_>) -> Result<Everyone> {
+    let deadline = Instant::now() + comer.timeout;
+    let limit = comer.size.saturating_mul(LONGEST_INFO).saturating_add(LONGEST_INFO).min(1 << 30);
+    let mut visit = Visit {
+        comer,
+        connection: Connection::new(find(comer)?, limit),
+        host: format!("the root at {}", places(comer)),
+        patience: Patience::new(),
+    };
+    let (size, rank) = (comer.size as u32, comer.rank as u32);
+    let patience = u64::try_from(comer.timeout.as_millis()).unwrap_or(u64::MAX);
+    let join = Message::Join { size, rank, name: comer.name.into(), info: comer.info.clone(), patience };
+    let mut said = visit.connection.send(&join);
+    let mut beat = Instant::now();
+    loop {
+        let decided = match said {
+            Ok(()) => visit.listen(),
+            Err(error) => visit.lost(&error),
+        };
+        if let Some(outcome) = decided {
+            return outcome;
+        }
+        if beat.elapsed() >= BEAT {
+            beat = Instant::now();
+            visit.patience.tick();
+            if visit.patience.is_over(visit.connection.heard) {
+                return Err(Error::new(ErrorKind::Remote, visit.patience.verdict(&visit.host)));
+            }
+            said = visit.connection.send(&Message::Alive);
+        } else {
+            said = Ok(());
+        }
+        // the root says who is missing; it is late only if it is not right itself
+        if Instant::now() > deadline + ANSWER {
+            let seen = format!("{} gave no answer within {} s", visit.host, (comer.timeout + ANSWER).as_secs_f64());
+            return Err(Error::new(ErrorKind::Timeout, seen));
+        }
+    }
+}
+
+fn places(comer: &Comer<'_>) -> String {
+    let addresses: Vec<_> = comer.id.addresses().iter().map(ToString::to_string).collect();
+    addresses.join(" or ")
+}
+
+fn find(comer: &Comer<'_>) -> Result<crate::bootstrap::stream::Stream> {
+    let agreed = comer.id.agreed();
+    let patience = if agreed { comer.timeout } else { FIND.min(comer.timeout) };
+    let deadline = Instant::now() + patience;
+    let purpose = Purpose { id: comer.id.public_number(), kind: Kind::Join, from: comer.rank as u32, to: 0 };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let found = door::connect(&comer.id.addresses(), comer.id.secret(), purpose, left.min(ANSWER));
+        let error = match found {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        if left.is_zero() || error.kind() == io::ErrorKind::PermissionDenied {
+            let seen = format!("the root cannot be reached at {}: {error}", places(comer));
+            let hint = if agreed {
+                "start rank 0 on the machine that NCCL_COMM_ID names, with the same FERRONICKEL_SECRET on every rank"
+            } else {
+                "the process that made the unique id must live until all ranks have come, and its address must be \
+                 reachable from here (NCCL_SOCKET_IFNAME chooses it); an id makes one communicator"
+            };
+            return Err(Error::new(ErrorKind::Remote, seen).hint(hint));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+struct Visit<'a> {
+    comer: &'a Comer<'a>,
+    connection: Connection,
+    /// What is known of the root's process.
+    host: String,
+    patience: Patience,
+}
+
+impl Visit<'_> {
+    /// Waits a little for what the root says. None if that decides nothing.
+    fn listen(&mut self) -> Option<Result<Everyone>> {
+        let _ = self.connection.wait(BEAT);
+        let received = match self.connection.receive().and_then(|received| self.connection.flush().map(|()| received)) {
+            Ok(received) => received,
+            Err(error) => return self.lost(&error),
+        };
+        for (message, _) in received {
+            match message {
+                Message::Everyone(infos) if infos.len() == self.comer.size => return Some(Ok(Arc::new(infos))),
+                Message::Everyone(infos) => {
+                    let seen = format!("{} answered with {} ranks", self.host, infos.len());
+                    return Some(Err(Error::new(ErrorKind::Internal, seen)));
+                }
+                Message::Failed(failure) => return Some(Err(failure.into())),
+                Message::Welcome { process, ranks } => self.host = describe(&process, &ranks),
+                _ => {}
+            }
+        }
+        if self.connection.closed { self.lost(&io::Error::other("its connection closed")) } else { None }
+    }
+
+    fn lost(&self, error: &io::Error) -> Option<Result<Everyone>> {
+        let seen = format!("{} died: {error}", self.host);
+        Some(Err(Error::new(ErrorKind::Remote, seen)))
+    }
+}
+
+/// The root's process, as messages name it.
+fn describe(process: &str, ranks: &[u32]) -> String {
+    match ranks {
+        [] => format!("the root's process ({process})"),
+        [rank] => format!("rank {rank} ({process}), which holds the root,"),
+        _ => {
+            let ranks: Vec<_> = ranks.iter().map(u32::to_string).collect();
+            format!("ranks {} ({process}), which hold the root,", ranks.join(", "))
+        }
+    }
+}
