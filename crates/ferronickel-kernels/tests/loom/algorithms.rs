@@ -2,7 +2,9 @@
 
 use crate::machine::{CacheLine, Halves, LineKind, Machine};
 use crate::memory::Fault;
-use crate::rank::Algorithm::{Direct, OneShotLl, OneShotSimple, RingLl, RingSimple, Staged};
+use crate::rank::Algorithm::{
+    Direct, DirectApart, DirectOutOfReach, OneShotLl, OneShotSimple, RingLl, RingSimple, Staged,
+};
 use crate::rank::Areas;
 use crate::scenario::{LoomBlock, PLAIN, Scenario};
 use std::sync::atomic::Ordering::Relaxed;
@@ -226,6 +228,17 @@ fn ring_simple_posted_relaxed() {
 #[should_panic(expected = "no call differs, yet Mismatch")]
 fn ring_ll_torn() {
     Scenario { calls: &[(RingLl, 3)], ..PLAIN }.explore::<Torn>();
+}
+
+#[test]
+fn direct_in_arenas() {
+    Scenario { calls: &[(DirectApart, 3); 2], ..PLAIN }.explore::<CacheLine>();
+}
+
+/// The invitation to a call that came to nothing is replaced by the next: all have read it by then.
+#[test]
+fn direct_out_of_reach_then_direct() {
+    Scenario { calls: &[(DirectOutOfReach, 1), (DirectApart, 1)], ..PLAIN }.explore::<CacheLine>();
 }
 
 /// Algorithms take turns on one count of epochs: what one heard is what lets the next reuse a place.

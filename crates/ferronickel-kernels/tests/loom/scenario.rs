@@ -212,7 +212,7 @@ pub fn memory<K: LineKind>(shape: Shape, algorithms: &[Algorithm], abortable: bo
             memory.add_plain(base + buffer, 16);
         }
         let mut seen = Vec::new();
-        for &algorithm in algorithms {
+        for &algorithm in algorithms.iter().flat_map(uses) {
             if !seen.contains(&algorithm) {
                 add_area::<K>(&mut memory, base, shape, &areas, algorithm);
                 seen.push(algorithm);
@@ -220,6 +220,15 @@ pub fn memory<K: LineKind>(shape: Shape, algorithms: &[Algorithm], abortable: bo
         }
     }
     memory
+}
+
+/// The algorithms whose memory this one uses.
+fn uses(algorithm: &Algorithm) -> &[Algorithm] {
+    match algorithm {
+        Algorithm::DirectApart => &[Algorithm::Direct],
+        Algorithm::DirectOutOfReach => &[Algorithm::Direct, Algorithm::Staged],
+        _ => std::slice::from_ref(algorithm),
+    }
 }
 
 fn add_area<K: LineKind>(memory: &mut Memory, base: usize, shape: Shape, areas: &Areas, algorithm: Algorithm) {
@@ -235,11 +244,12 @@ fn add_area<K: LineKind>(memory: &mut Memory, base: usize, shape: Shape, areas: 
         Algorithm::Direct => (0..places).for_each(|k| {
             let board = place(areas.boards, areas.stage, k);
             memory.add_atomic(board);
-            memory.add_plain(board + 8, 3);
+            memory.add_plain(board + 8, 5);
         }),
         Algorithm::Staged => (0..places).for_each(|k| {
             add_slot(memory, place(areas.stage, areas.ll_slots, k), shape.slot_bytes);
         }),
+        Algorithm::DirectApart | Algorithm::DirectOutOfReach => unreachable!("it has no memory of its own"),
         Algorithm::RingLl => {
             let stride = ll::lines::<LoomBlock<K>>(shape.slot_bytes) * K::BYTES;
             (0..SLOTS as usize)

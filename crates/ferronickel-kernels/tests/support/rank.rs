@@ -1,6 +1,7 @@
 //! A rank of a communicator: its memory, its counters, and the one place from which every algorithm is called.
 
-use ferronickel_kernels::algorithm::two_shot::{direct, staged};
+use ferronickel_kernels::algorithm::two_shot::direct::{self, NOT_SHARED, Outcome};
+use ferronickel_kernels::algorithm::two_shot::staged;
 use ferronickel_kernels::algorithm::{one_shot, ring};
 use ferronickel_kernels::block::{Block, Stop};
 use ferronickel_kernels::element::Element;
@@ -18,6 +19,10 @@ pub enum Algorithm {
     OneShotSimple,
     /// TwoShot in the callers' buffers.
     Direct,
+    /// TwoShot in buffers that each rank reaches through the others' arenas.
+    DirectApart,
+    /// The same, but one rank's buffer is in no arena, so that it is done through staging memory in the end.
+    DirectOutOfReach,
     /// TwoShot through staging memory.
     Staged,
     /// Ring with LL.
@@ -35,10 +40,12 @@ impl Algorithm {
 
 /// All of them.
 #[allow(dead_code)] // loom names its own
-pub const ALGORITHMS: [Algorithm; 6] = [
+pub const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::OneShotLl,
     Algorithm::OneShotSimple,
     Algorithm::Direct,
+    Algorithm::DirectApart,
+    Algorithm::DirectOutOfReach,
     Algorithm::Staged,
     Algorithm::RingLl,
     Algorithm::RingSimple,
@@ -196,7 +203,17 @@ impl<B: Block> Rank<B> {
         unsafe {
             match how {
                 _ if how.is_one_shot() => self.one_shot(how, op, data, call),
-                Algorithm::Direct => self.direct(op, data, call),
+                Algorithm::Direct | Algorithm::DirectApart => {
+                    assert_eq!(self.direct(how, op, data, call)?, Outcome::Done);
+                    Ok(())
+                }
+                Algorithm::DirectOutOfReach => {
+                    let outcome = self.direct(how, op, data, call)?;
+                    // a rank alone is out of nobody's reach
+                    let expected = if self.shape.ranks > 1 { Outcome::OutOfReach } else { Outcome::Done };
+                    assert_eq!(outcome, expected);
+                    if outcome == Outcome::OutOfReach { self.staged(op, data, call) } else { Ok(()) }
+                }
                 Algorithm::Staged => self.staged(op, data, call),
                 Algorithm::RingLl => {
                     let mut wire = self.ll_wire(call);
@@ -244,13 +261,32 @@ impl<B: Block> Rank<B> {
         }
     }
 
-    unsafe fn direct<E: Element, R: Reduce<E>>(&self, op: R, data: Data<E>, call: u64) -> Result<(), Stop> {
+    unsafe fn direct<E: Element, R: Reduce<E>>(
+        &self,
+        how: Algorithm,
+        op: R,
+        data: Data<E>,
+        call: u64,
+    ) -> Result<Outcome, Stop> {
+        let apart = how != Algorithm::Direct;
+        // every rank's arena begins elsewhere; a rank's own is as good as null to it
+        let arena = |rank: usize| (rank + 1) * 4096;
+        let seen = |rank| if apart { std::ptr::with_exposed_provenance_mut(arena(rank)) } else { std::ptr::null_mut() };
+        let arenas: Vec<*mut u8> = (0..self.shape.ranks).map(seen).collect();
+        let offset = |address: usize| (address - arena(self.rank)) as u64;
+        let out_of_reach = how == Algorithm::DirectOutOfReach && self.rank == call as usize % self.shape.ranks;
+        let receive_offset = if out_of_reach { NOT_SHARED } else { offset(data.receive.expose_provenance()) };
+        let mut outcome = Outcome::Done;
         for channel in 0..self.shape.channels {
             let boards = self.at_every_rank(self.areas.boards + channel * direct::board_bytes(self.shape.ranks));
             let arguments = direct::Arguments {
                 send: data.send,
                 receive: data.receive,
                 count: data.count,
+                send_offset: offset(data.send.expose_provenance()),
+                receive_offset,
+                apart: apart && self.shape.ranks > 1,
+                arenas: arenas.as_ptr(),
                 boards: boards.as_ptr(),
                 rank: self.rank as u32,
                 ranks: self.shape.ranks as u32,
@@ -260,9 +296,9 @@ impl<B: Block> Rank<B> {
                 call,
             };
             // SAFETY: the caller's promise
-            unsafe { direct::all_reduce(self.block, op, &arguments)? };
+            outcome = unsafe { direct::all_reduce(self.block, op, &arguments)? };
         }
-        Ok(())
+        Ok(outcome)
     }
 
     unsafe fn staged<E: Element, R: Reduce<E>>(&mut self, op: R, data: Data<E>, call: u64) -> Result<(), Stop> {

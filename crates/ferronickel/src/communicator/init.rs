@@ -14,6 +14,7 @@ use crate::bootstrap::session::{Member, Plain};
 use crate::bootstrap::{interfaces, mesh};
 use crate::config::{Config, Variable, variables};
 use crate::device::Device;
+use crate::device::arena::Arena;
 use crate::device::context::RankContext;
 use crate::device::host::{threads, wait};
 use crate::device::progress::Failure;
@@ -165,7 +166,7 @@ impl Coming<'_> {
         let door = self.open_door()?;
         let presence = Presence::new(self.rank, self.config, door.as_deref().map(Door::service));
         let name = presence.name();
-        let arena_missing = Some("buffers are not shared between processes".into());
+        let arena_missing = Arena::of_process().err().map(String::from);
         let own = PeerInfo {
             settings: self.settings(),
             arena_missing,
@@ -258,18 +259,25 @@ impl Joining<'_> {
         let decisions: Arc<[Decision]> = roads.pairs_of(rank).map(|(from, to)| roads.decision(from, to)).collect();
         // proxies need processors as well
         let threads = roads.node_mates(rank).count() * if roads.slowest() == Transport::Net { 2 } else { 1 };
+        let arenas: Vec<_> = (0..size).map(|rank| self.member.session().arena_of(rank)).collect();
+        let keep = connected.regions.into_iter().chain(arenas.iter().flatten().cloned()).collect();
         let context = RankContext {
             rank,
             ranks: size,
             spins: wait::spins_for(threads),
             crowded: AtomicU32::new(0),
             capacities: layout.capacities,
+            arenas: arenas
+                .iter()
+                .map(|arena| arena.as_ref().map_or(std::ptr::null_mut(), |arena| arena.at(0)))
+                .collect(),
+            apart: !roads.one_process(),
             channels: connected.channels,
             progress: self.member.progress().clone(),
             decisions,
             proxy: connected.proxy,
             mesh: self.member.session().mesh().cloned(),
-            _keep: connected.regions,
+            _keep: keep,
         };
         let inner = Inner {
             rank,

@@ -21,6 +21,10 @@ pub(crate) struct RankContext {
     /// How often this rank has found that it shares a processor with a peer it waits for.
     pub crowded: AtomicU32,
     pub capacities: Capacities,
+    /// For each rank, its process's arena as it is seen here; null for ranks of this process.
+    pub arenas: Box<[*mut u8]>,
+    /// Whether any two ranks are in different processes.
+    pub apart: bool,
     pub channels: Vec<Channel>,
     pub progress: Arc<Progress>,
     /// How the connections came to be what they are, for errors to tell.

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
+use ferronickel_kernels::algorithm::two_shot::direct::{NOT_SHARED, Outcome};
 use ferronickel_kernels::algorithm::{one_shot, ring, share, two_shot};
 use ferronickel_kernels::block::Stop;
 use ferronickel_kernels::element::Element;
@@ -11,6 +12,7 @@ use ferronickel_kernels::protocol::{CallContext, Wire, ll::LowLatency, simple::S
 use ferronickel_kernels::reduce::Reduce;
 
 use super::Use;
+use super::arena::Arena;
 use super::context::{Channel, DirectTables, Links, RankContext};
 use super::host::block::HostBlock;
 use super::host::wait::{self, Backoff};
@@ -63,7 +65,7 @@ impl Launch {
         let mut backoff = Backoff::new();
         if self.context.progress.quiesce(self.context.rank, || backoff.wait()) {
             // a stopped process may wake up and go on where it was
-            let _ = &self._uses;
+            self._uses.iter().flatten().for_each(Use::quarantine);
         }
         Err(self.failure())
     }
@@ -173,13 +175,13 @@ impl<'a, E: Element> Part<'a, E> {
                     let inboxes = &direct(channel).simple_inboxes;
                     one_shot::all_reduce_simple(block, op, &self.one_shot(inboxes, context.capacities.one_shot_simple))
                 }
-                Kernel::TwoShotDirect => two_shot::direct::all_reduce(block, op, &self.two_shot_direct(channel)),
-                Kernel::TwoShotStaged => {
-                    let mut steps = lock(&channel.staged_steps);
-                    let arguments = self.two_shot_staged(direct(channel), *steps);
-                    *steps = two_shot::staged::all_reduce(block, op, &arguments)?;
-                    Ok(())
+                Kernel::TwoShotDirect => {
+                    match two_shot::direct::all_reduce(block, op, &self.two_shot_direct(channel))? {
+                        Outcome::Done => Ok(()),
+                        Outcome::OutOfReach => self.run_two_shot_staged(op, channel),
+                    }
                 }
+                Kernel::TwoShotStaged => self.run_two_shot_staged(op, channel),
                 Kernel::RingSimple => {
                     let slot_bytes = context.capacities.ring_simple;
                     self.ring(
@@ -204,6 +206,16 @@ impl<'a, E: Element> Part<'a, E> {
         }
     }
 
+    /// # Safety
+    /// As for the kernels.
+    unsafe fn run_two_shot_staged<R: Reduce<E>>(&self, op: R, channel: &Channel) -> std::result::Result<(), Stop> {
+        let mut steps = lock(&channel.staged_steps);
+        let arguments = self.two_shot_staged(direct(channel), *steps);
+        // SAFETY: the caller's promise
+        *steps = unsafe { two_shot::staged::all_reduce(self.block, op, &arguments)? };
+        Ok(())
+    }
+
     fn one_shot(&self, inboxes: &[*mut u8], capacity: usize) -> one_shot::Arguments<E> {
         let launch = self.launch;
         one_shot::Arguments {
@@ -221,10 +233,19 @@ impl<'a, E: Element> Part<'a, E> {
 
     fn two_shot_direct(&self, channel: &Channel) -> two_shot::direct::Arguments<E> {
         let launch = self.launch;
+        // within a process addresses say everything
+        let arena = if launch.context.apart { Arena::of_process().ok() } else { None };
+        let offset = |address: *const u8| {
+            arena.and_then(|arena| arena.offset_of(address)).map_or(NOT_SHARED, |offset| offset as u64)
+        };
         two_shot::direct::Arguments {
             send: launch.send.cast(),
             receive: launch.receive.cast(),
             count: launch.count,
+            send_offset: offset(launch.send),
+            receive_offset: offset(launch.receive),
+            apart: launch.context.apart,
+            arenas: launch.context.arenas.as_ptr(),
             boards: direct(channel).boards.as_ptr(),
             rank: launch.context.rank as u32,
             ranks: launch.context.ranks as u32,
@@ -307,6 +328,8 @@ mod tests {
             spins: 0,
             crowded: AtomicU32::new(0),
             capacities: Capacities { one_shot_ll: 8, one_shot_simple: 8, stage: 8, ring_ll: 8, ring_simple: 8 },
+            arenas: [std::ptr::null_mut(); 2].into(),
+            apart: false,
             channels: vec![Channel { direct: None, ring, staged_steps: Mutex::new(0) }],
             progress: Arc::new(Progress::of_one_process(2)),
             decisions: [].into(),

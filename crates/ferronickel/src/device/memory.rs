@@ -6,22 +6,37 @@
 
 mod users;
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use self::users::{HOST, Users};
 use super::Device;
+use super::arena::Arena;
 use super::host::wait::Backoff;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Anonymous memory: zeroed, aligned to a page, returned to the system with the last reference.
+/// Zeroed memory, aligned to a page, returned with the last reference.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     base: *mut u8,
     bytes: usize,
+    place: Place,
     device: Device,
     users: Users,
+    /// Whether somebody may still write here whom nobody can wait for.
+    quarantined: AtomicBool,
+}
+
+/// Where an allocation's memory comes from.
+#[derive(Debug)]
+enum Place {
+    /// The arena, in which the other processes of the machine reach it.
+    Arena(&'static Arena, Range<usize>),
+    /// A mapping of this process alone: where there is no arena, or no room in it.
+    Private,
 }
 
 // SAFETY: the memory is reached only through raw pointers, by calls that `users` keeps apart
@@ -32,16 +47,13 @@ unsafe impl Sync for Allocation {}
 impl Allocation {
     /// At least one byte.
     pub fn new(device: &Device, bytes: usize) -> Result<Arc<Allocation>> {
-        // a mapping of nothing is refused; an empty buffer has an address all the same
-        let mapped = bytes.max(1);
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nobody's memory
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags) }.map_err(|error| {
-            Error::system(&format!("mapping {bytes} bytes for {device}"), error)
-                .hint("ask for less, or free what is no longer used")
-        })?;
-        prefer_huge_pages(base.cast(), mapped);
-        Ok(Arc::new(Allocation { base: base.cast(), bytes: mapped, device: device.clone(), users: Users::default() }))
+        let in_arena = Arena::of_process().ok().and_then(|arena| Some((arena, arena.take(bytes)?)));
+        let (base, place) = match in_arena {
+            Some((arena, range)) => (arena.at(range.start), Place::Arena(arena, range)),
+            None => (map(device, bytes.max(1))?, Place::Private),
+        };
+        let (device, users, quarantined) = (device.clone(), Users::default(), AtomicBool::new(false));
+        Ok(Arc::new(Allocation { base, bytes: bytes.max(1), place, device, users, quarantined }))
     }
 
     pub fn base(&self) -> *mut u8 {
@@ -55,10 +67,29 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has a reference any more
-        let unmapped = unsafe { munmap(self.base.cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok());
+        match &self.place {
+            // it is never handed out again
+            _ if *self.quarantined.get_mut() => {}
+            Place::Arena(arena, range) => arena.give_back(range.clone()),
+            Place::Private => {
+                // SAFETY: the mapping is ours, and nobody has a reference any more
+                let unmapped = unsafe { munmap(self.base.cast(), self.bytes) };
+                debug_assert!(unmapped.is_ok());
+            }
+        }
     }
+}
+
+/// Memory of this process alone.
+fn map(device: &Device, bytes: usize) -> Result<*mut u8> {
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches nobody's memory
+    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }.map_err(|error| {
+        Error::system(&format!("mapping {bytes} bytes for {device}"), error)
+            .hint("ask for less, or free what is no longer used")
+    })?;
+    prefer_huge_pages(base.cast(), bytes);
+    Ok(base.cast())
 }
 
 /// Asks for huge pages where they pay: fewer page faults and TLB misses for buffers of several of them.
@@ -96,6 +127,13 @@ impl Use {
             backoff.wait();
         }
         Use { allocation: allocation.clone(), writes }
+    }
+}
+
+impl Use {
+    /// Says that a rank may still write here, some day, that nobody can wait for.
+    pub fn quarantine(&self) {
+        self.allocation.quarantined.store(true, Ordering::Relaxed);
     }
 }
 

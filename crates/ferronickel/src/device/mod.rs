@@ -3,6 +3,7 @@
 //! A *host device* is made of the machine's own processors and memory: a buffer lies in RAM, a stream is an ordered
 //! queue, a block is a thread. Any number of them may exist.
 
+pub(crate) mod arena;
 mod buffer;
 pub(crate) mod context;
 pub(crate) mod host;

@@ -33,6 +33,7 @@ pub(crate) enum Transport {
 
 impl Transport {
     /// Fastest first.
+    #[cfg(test)]
     pub const ALL: [Transport; 4] = [Transport::P2p, Transport::Ipc, Transport::Shm, Transport::Net];
 
     /// The transport's name without its kind, as reasons use it.

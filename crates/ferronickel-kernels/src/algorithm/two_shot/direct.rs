@@ -1,6 +1,10 @@
 //! TwoShot in the callers' own buffers: the ranks meet, each reads its share of every rank's input, reduces it, and
 //! writes the result into every rank's output; then they meet again.
 //!
+//! Ranks may have address spaces of their own: then each reaches the others' buffers in their *arenas*, which it has
+//! mapped, and an invitation says where in its arena a rank's buffers are. If the buffers of any rank are in no arena,
+//! every rank sees that on the invitations, and none does anything.
+//!
 //! At every rank lies a *board*: for each other rank an invitation (which call, and where its buffers are), and for
 //! each other rank a flag that says it has done its share. Both are free for the next call as soon as this one has
 //! returned, since a rank that has seen every flag knows that all have read its invitation.
@@ -21,6 +25,14 @@ pub struct Arguments<E> {
     pub receive: *mut E,
     /// Elements, in all channels together.
     pub count: usize,
+    /// Where `send` begins in this rank's arena; [`NOT_SHARED`] if it is not in it.
+    pub send_offset: u64,
+    /// Where `receive` begins in this rank's arena; [`NOT_SHARED`] if it is not in it.
+    pub receive_offset: u64,
+    /// Whether any two ranks have different address spaces: the same on every rank.
+    pub apart: bool,
+    /// For each rank, its arena as this rank sees it; null for ranks in this rank's address space.
+    pub arenas: *const *mut u8,
     /// For each rank, this channel's board there.
     pub boards: *const *mut u8,
     /// This rank.
@@ -37,15 +49,30 @@ pub struct Arguments<E> {
     pub call: u64,
 }
 
+/// Stands for the offset of a buffer that is in no arena.
+pub const NOT_SHARED: u64 = u64::MAX;
+
+/// What came of a call.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// Not every rank can reach every buffer; nothing has been done, on any rank, and the call can be made another way.
+    OutOfReach,
+}
+
 /// Bytes of a board.
 pub const fn board_bytes(ranks: usize) -> usize {
     2 * ranks * FLAG_STRIDE
 }
 
-/// An invitation's words: the flag, the call, the buffers.
+/// An invitation's words: the flag, the call, the buffers' addresses, and their offsets.
 const CALL: usize = 1;
 const SEND: usize = 2;
 const RECEIVE: usize = 3;
+/// From a buffer's address to its offset.
+const OFFSET: usize = 2;
 
 impl<E> Arguments<E> {
     /// Where `from` leaves its invitation at `at`.
@@ -74,9 +101,17 @@ impl<B: Block, E> Everyone<B, E> {
     #[inline(always)]
     fn pointer(&self, rank: usize, word: usize) -> *mut E {
         let a = &self.arguments;
-        // SAFETY: the invitation has been acquired
-        let address = unsafe { self.block.load(a.invitation(a.rank as usize, rank).wrapping_add(word)) };
-        core::ptr::with_exposed_provenance_mut::<E>(address as usize).wrapping_add(self.begin)
+        let invitation = a.invitation(a.rank as usize, rank);
+        // SAFETY: there is an entry for every rank, and the invitation has been acquired
+        unsafe {
+            let arena = *a.arenas.add(rank);
+            let buffer = if arena.is_null() {
+                core::ptr::with_exposed_provenance_mut(self.block.load(invitation.wrapping_add(word)) as usize)
+            } else {
+                arena.wrapping_add(self.block.load(invitation.wrapping_add(word + OFFSET)) as usize)
+            };
+            buffer.cast::<E>().wrapping_add(self.begin)
+        }
     }
 }
 
@@ -123,10 +158,15 @@ impl<B: Block, E: Copy> Targets<E> for Everyone<B, E> {
 /// See [`Stop`].
 ///
 /// # Safety
-/// The pointers cover what [`Arguments`] says, and every rank can reach them; boards were zero before the first
-/// epoch, and are used by nothing else; every rank makes the same calls in the same order.
+/// The pointers cover what [`Arguments`] says, and every rank can reach them, by address or in an arena; boards were
+/// zero before the first epoch, and are used by nothing else; every rank makes the same calls in the same order, and
+/// one that came to nothing is made another way, in which every rank hears from every other.
 #[inline(always)]
-pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(block: B, op: R, a: &Arguments<E>) -> Result<(), Stop> {
+pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(
+    block: B,
+    op: R,
+    a: &Arguments<E>,
+) -> Result<Outcome, Stop> {
     let a = *a;
     let (rank, ranks) = (a.rank as usize, a.ranks as usize);
     // SAFETY: the caller's promise; an invitation is written before its flag is posted, read after it is acquired
@@ -138,10 +178,13 @@ pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(block: B, op: R, a:
                 block.store(at.wrapping_add(CALL), a.call);
                 block.store(at.wrapping_add(SEND), a.send.expose_provenance() as u64);
                 block.store(at.wrapping_add(RECEIVE), a.receive.expose_provenance() as u64);
+                block.store(at.wrapping_add(SEND + OFFSET), a.send_offset);
+                block.store(at.wrapping_add(RECEIVE + OFFSET), a.receive_offset);
             }
             block.post(at, a.epoch);
             k += 1;
         }
+        let mut shared = a.send_offset != NOT_SHARED && a.receive_offset != NOT_SHARED;
         let mut k = 1;
         while k < ranks {
             let peer = after(rank, k, ranks);
@@ -151,7 +194,14 @@ pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(block: B, op: R, a:
             if theirs != a.call {
                 return Err(Stop::Mismatch { peer: peer as u32, theirs });
             }
+            shared &= block.load(at.wrapping_add(SEND + OFFSET)) != NOT_SHARED;
+            shared &= block.load(at.wrapping_add(RECEIVE + OFFSET)) != NOT_SHARED;
             k += 1;
+        }
+        // Every rank has seen the same invitations, and so all come to the same conclusion. The next invitation may
+        // replace this one as soon as this rank has heard from everyone again, since all have read it by then.
+        if a.apart && !shared {
+            return Ok(Outcome::OutOfReach);
         }
         let (from, to) = share::<E>(a.count, rank, ranks);
         let (begin, end) = share::<E>(to - from, a.channel as usize, a.channels as usize);
@@ -168,5 +218,5 @@ pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(block: B, op: R, a:
             k += 1;
         }
     }
-    Ok(())
+    Ok(Outcome::Done)
 }

@@ -1,8 +1,10 @@
 //! Connecting the processes of a communicator with each other.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -12,8 +14,9 @@ use crate::bootstrap::connection::Connection;
 use crate::bootstrap::door::Door;
 use crate::bootstrap::handshake::Kind;
 use crate::bootstrap::presence::Presence;
-use crate::bootstrap::session::{Exchanged, Member, Neighbour};
+use crate::bootstrap::session::{Exchanged, Member, Neighbour, Plain};
 use crate::bootstrap::stream::Stream;
+use crate::device::arena::Arena;
 use crate::device::progress::StatusPage;
 use crate::device::region::Region;
 use crate::error::{Error, ErrorKind, Result};
@@ -44,13 +47,24 @@ pub(crate) fn connect(member: &Member, presences: &[Presence], door: Option<&Arc
             Mesh::start(session, links).map_err(|error| Error::system("starting the thread that watches", error))?;
         session.set_mesh(mesh);
     }
-    let shared = if member.leads() { Shared::of_this_process(session.page()) } else { Shared::default() };
+    let trial = if member.leads() { Trial::new(session.processes().len()) } else { None };
+    let shared = if member.leads() { Shared::new(session.page(), trial.as_ref()) } else { Shared::default() };
     let all = member.all_gather(shared)?;
+    let mut attached = Vec::new();
     if member.leads() {
         let connecting = Connecting { member, presences, door: door.expect("a leader has one") };
-        connecting.attach(&all, &mut unshared);
+        attached = connecting.attach(&all, &mut unshared);
     }
-    let all = member.all_gather(crate::bootstrap::session::Plain(unshared))?;
+    // everyone has written where it could, before anyone looks
+    member.all_gather(Plain(()))?;
+    for index in attached {
+        let (one, other) = (member.rank(), session.processes()[index][0]);
+        if !trial.as_ref().is_some_and(|trial| trial.has_come(index, session.own())) {
+            let reason = format!("what {} wrote to the buffers here did not arrive", presences[other].name());
+            unshared.push(Unshared { one, other, arena_only: true, reason });
+        }
+    }
+    let all = member.all_gather(Plain(unshared))?;
     Ok(all.into_iter().flat_map(|unshared| unshared.0).collect())
 }
 
@@ -107,8 +121,10 @@ impl Connecting<'_> {
         self.door.take(purpose, self.limit(), || self.member.progress().stopped())
     }
 
-    /// Maps what the other processes of this machine share.
-    fn attach(&self, all: &[Shared], unshared: &mut Vec<Unshared>) {
+    /// Maps what the other processes of this machine share, and tries whether it can write to their buffers. Tells
+    /// which processes these are.
+    fn attach(&self, all: &[Shared], unshared: &mut Vec<Unshared>) -> Vec<usize> {
+        let mut attached = Vec::new();
         let session = self.member.session();
         let (rank, ranks) = (self.member.rank(), self.presences.len());
         for (index, theirs) in session.processes().iter().enumerate() {
@@ -131,9 +147,22 @@ impl Connecting<'_> {
                 Ok(region) => cannot(format!("{} shares a page of {} bytes", peer.name(), region.bytes())),
                 Err(error) => cannot(format!("memory of {} could not be mapped: {error}", peer.name())),
             }
-            let arena = shared.arena.as_ref().and_then(|arena| arena.map().ok());
-            session.add_neighbour(Neighbour { ranks: theirs.clone(), arena });
+            let arena = match shared.arena.as_ref().map(|(piece, trial)| Ok((piece.map()?, *trial))) {
+                Some(Ok((arena, trial))) => {
+                    Trial::write(&arena, trial, session.own(), index);
+                    attached.push(index);
+                    Ok(arena)
+                }
+                Some(Err(error)) => Err(io::Error::to_string(&error)),
+                None => Err("they cannot be shared".into()),
+            };
+            if let Err(error) = &arena {
+                let reason = format!("buffers of {} could not be mapped: {error}", peer.name());
+                unshared.push(Unshared { one: rank, other: peer.rank, arena_only: true, reason });
+            }
+            session.add_neighbour(Neighbour { ranks: theirs.clone(), arena: arena.ok() });
         }
+        attached
     }
 }
 
@@ -146,7 +175,6 @@ struct Piece {
 
 impl Piece {
     fn map(&self) -> io::Result<Arc<Region>> {
-        use std::os::fd::AsFd;
         Ok(Region::from_file(self.file.as_fd(), self.bytes)?)
     }
 }
@@ -155,32 +183,80 @@ impl Piece {
 #[derive(Clone, Default, Debug)]
 struct Shared {
     page: Option<Piece>,
-    arena: Option<Piece>,
+    /// Its buffers, and where in them others try whether they reach them.
+    arena: Option<(Piece, usize)>,
+}
+
+/// A piece of this process's arena in which each other process leaves a word.
+struct Trial {
+    arena: &'static Arena,
+    range: Range<usize>,
+}
+
+impl Trial {
+    /// None if there is no arena, or no room in it.
+    fn new(processes: usize) -> Option<Trial> {
+        let arena = Arena::of_process().ok()?;
+        let range = arena.take(processes * size_of::<u64>())?;
+        Some(Trial { arena, range })
+    }
+
+    /// The word that process `from` leaves at process `to`.
+    fn word(from: usize, to: usize) -> u64 {
+        (1 + from as u64 + ((to as u64) << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn write(arena: &Region, trial: usize, from: usize, to: usize) {
+        if trial.is_multiple_of(size_of::<u64>()) && trial + (from + 1) * size_of::<u64>() <= arena.bytes() {
+            // SAFETY: the word is aligned and in the region, and used for nothing else
+            let word = unsafe { AtomicU64::from_ptr(arena.at(trial + from * size_of::<u64>()).cast()) };
+            word.store(Self::word(from, to), Ordering::Release);
+        }
+    }
+
+    fn has_come(&self, from: usize, to: usize) -> bool {
+        // SAFETY: as in `write`
+        let word = unsafe { AtomicU64::from_ptr(self.arena.at(self.range.start + from * size_of::<u64>()).cast()) };
+        word.load(Ordering::Acquire) == Self::word(from, to)
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.arena.give_back(self.range.clone());
+    }
 }
 
 impl Shared {
-    fn of_this_process(page: &StatusPage) -> Shared {
+    fn new(page: &StatusPage, trial: Option<&Trial>) -> Shared {
         let region = page.region();
         let file = region.file().and_then(|file| file.try_clone_to_owned().ok());
         let page = file.map(|file| Piece { file: Arc::new(file), bytes: region.bytes() });
-        Shared { page, arena: None }
+        let arena = trial.and_then(|Trial { arena, range }| {
+            let file = arena.file().try_clone_to_owned().ok()?;
+            Some((Piece { file: Arc::new(file), bytes: arena.bytes() }, range.start))
+        });
+        Shared { page, arena }
     }
 }
 
 impl Exchanged for Shared {
     fn pack(&self) -> (Vec<u8>, Vec<Arc<OwnedFd>>) {
-        let lengths = [&self.page, &self.arena].map(|piece| piece.as_ref().map(|piece| piece.bytes));
-        let files = [&self.page, &self.arena].into_iter().flatten().map(|piece| piece.file.clone());
-        (postcard::to_allocvec(&lengths).expect("plain values"), files.collect())
+        let page = self.page.as_ref().map(|page| page.bytes);
+        let arena = self.arena.as_ref().map(|(arena, trial)| (arena.bytes, *trial));
+        let pieces = self.page.iter().chain(self.arena.iter().map(|(arena, _)| arena));
+        // serialising plain values into memory cannot fail
+        let bytes = postcard::to_allocvec(&(page, arena)).expect("plain values");
+        (bytes, pieces.map(|piece| piece.file.clone()).collect())
     }
 
     fn unpack(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Self> {
-        let lengths: [Option<usize>; 2] = postcard::from_bytes(bytes).ok()?;
+        let (page, arena): (Option<usize>, Option<(usize, usize)>) = postcard::from_bytes(bytes).ok()?;
         let mut files = files.into_iter();
-        let [page, arena] = lengths.map(|bytes| {
-            let bytes = bytes?;
-            Some(Piece { file: Arc::new(files.next()?), bytes })
-        });
+        // without files it cannot be reached from here
+        let mut piece = |bytes| Some(Piece { file: Arc::new(files.next()?), bytes });
+        let page = page.and_then(&mut piece);
+        let arena = arena.and_then(|(bytes, trial)| Some((piece(bytes)?, trial)));
         Some(Shared { page, arena })
     }
 }
