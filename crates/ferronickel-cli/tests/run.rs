@@ -103,6 +103,13 @@ fn every_rank_knows_its_place_and_the_id() {
 }
 
 #[test]
+fn an_address_to_meet_at_takes_the_place_of_the_id() {
+    let mut command = script("-n 2", "echo ${FERRONICKEL_UNIQUE_ID-none} $NCCL_COMM_ID");
+    let done = run(command.env("NCCL_COMM_ID", "127.0.0.1:29500").env("FERRONICKEL_UNIQUE_ID", "of another run"));
+    assert_eq!((done.code, done.out.as_str()), (Some(0), "none 127.0.0.1:29500\nnone 127.0.0.1:29500\n"), "{done:?}");
+}
+
+#[test]
 fn the_first_that_fails_is_named_and_gives_the_code() {
     for (text, code, words) in [
         ("exit 3", 3, "exited with code 3"),

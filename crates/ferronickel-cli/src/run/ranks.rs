@@ -22,7 +22,8 @@ use crate::exit::{Code, Failure};
 pub struct Start<'s> {
     pub command: &'s [OsString],
     pub ranks: usize,
-    pub id: &'s UniqueId,
+    /// The id of their first communicator, unless they meet at an address.
+    pub id: Option<&'s UniqueId>,
     /// The processors of each rank, if ranks are bound.
     pub shares: Option<Vec<CpuSet>>,
     /// The signals that ranks begin with blocked.
@@ -178,7 +179,6 @@ impl Ranks {
 /// The command of one rank.
 fn command(start: &Start<'_>, rank: usize, leads: bool, entry: Option<Entry>) -> Command {
     let mut command = Command::new(&start.command[0]);
-    let id: String = start.id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let (number, ranks) = (rank.to_string(), start.ranks.to_string());
     command
         .args(&start.command[1..])
@@ -186,7 +186,11 @@ fn command(start: &Start<'_>, rank: usize, leads: bool, entry: Option<Entry>) ->
         .env("FERRONICKEL_SIZE", &ranks)
         .env("FERRONICKEL_LOCAL_RANK", &number)
         .env("FERRONICKEL_LOCAL_SIZE", &ranks)
-        .env("FERRONICKEL_UNIQUE_ID", id);
+        .env_remove("FERRONICKEL_UNIQUE_ID");
+    if let Some(id) = start.id {
+        let digits: String = id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        command.env("FERRONICKEL_UNIQUE_ID", digits);
+    }
     if rank != 0 {
         command.stdin(Stdio::null());
     }
