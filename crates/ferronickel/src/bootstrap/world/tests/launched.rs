@@ -13,7 +13,7 @@ fn as_a_rank() {
     if std::env::var_os(AS_A_RANK).is_none() {
         return;
     }
-    let config = seconds("20");
+    let config = Config::from_environment().with("FERRONICKEL_INIT_TIMEOUT", "20").unwrap();
     let world = World::from_environment(&config).unwrap().expect("a launcher started this");
     let ids = [0, 1].map(|count| world.unique_id(&config, count).unwrap().public_number());
     let World { rank, size, local_rank, local_size, .. } = world;
