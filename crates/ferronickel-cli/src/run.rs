@@ -1,6 +1,7 @@
 //! `ferronickel run`: starts ranks on this host, passes signals on to them, and ends them all when one fails.
 //!
-//! The launcher makes the unique id, and so hosts the meeting of the ranks; it stays until all of them have ended.
+//! The launcher makes the unique id, and so hosts the meeting of the ranks, unless `NCCL_COMM_ID` says where they meet;
+//! it stays until all of them have ended.
 //! Nothing passes through it: the ranks have its standard output and error, and rank 0 its standard input.
 
 mod binding;
@@ -15,7 +16,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use ferronickel::UniqueId;
+use ferronickel::config::variables;
+use ferronickel::{Config, UniqueId};
 
 pub use self::guard::{GUARD, guard};
 use self::ranks::{Ranks, Start};
@@ -57,12 +59,16 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     // Before any other thread is there, so that all of them leave the signals to this one.
     let signals = Signals::take().map_err(|error| failed("cannot wait for signals", &error))?;
     orphans::adopt();
-    let id = UniqueId::new().map_err(|error| Failure::new(Code::Library, error.to_string()))?;
+    // Who says where ranks meet wants rank 0 to listen there, not this process.
+    let meet_elsewhere = Config::from_environment().text(&variables::COMM_ID).is_set();
+    let id = (!meet_elsewhere).then(UniqueId::new).transpose();
+    let id = id.map_err(|error| Failure::new(Code::Library, error.to_string()))?;
     let shares = match options.bind {
         Bind::Cores => binding::shares(options.ranks),
         Bind::None => None,
     };
-    let start = Start { command: &options.command, ranks: options.ranks, id: &id, shares, mask: signals.before() };
+    let start =
+        Start { command: &options.command, ranks: options.ranks, id: id.as_ref(), shares, mask: signals.before() };
     let mut ranks = Ranks::start(&start)?;
     let grace = Duration::from_secs(options.grace.into());
     let ended = supervise::supervise(&mut ranks, &signals, grace);

@@ -46,12 +46,29 @@ fn contains(bytes: &[u8], mark: &str) -> bool {
     bytes.windows(mark.len()).any(|window| window == mark.as_bytes())
 }
 
-fn send(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+/// A launcher that a test which fails does not leave behind.
+struct Launcher(Child);
+
+impl Launcher {
+    fn start(command: &mut Command) -> Self {
+        Self(command.spawn().expect("the command starts"))
+    }
+
+    fn send(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id().try_into().unwrap()), signal).unwrap();
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// The rest of what it writes and its code, in bounded time.
-fn finish(mut child: Child) -> Done {
+fn finish(mut launcher: Launcher) -> Done {
+    let child = &mut launcher.0;
     until("the end of the launcher", || child.try_wait().unwrap().is_some());
     let text = |reader: Option<&mut dyn Read>| {
         let mut text = String::new();
@@ -100,6 +117,13 @@ fn every_rank_knows_its_place_and_the_id() {
         assert_eq!(line[..4], [rank.as_str(), "3", &rank, "3"]);
         assert_eq!((line[4].len(), line[4]), (256, lines[0][4]));
     }
+}
+
+#[test]
+fn an_address_to_meet_at_takes_the_place_of_the_id() {
+    let mut command = script("-n 2", "echo ${FERRONICKEL_UNIQUE_ID-none} $NCCL_COMM_ID");
+    let done = run(command.env("NCCL_COMM_ID", "127.0.0.1:29500").env("FERRONICKEL_UNIQUE_ID", "of another run"));
+    assert_eq!((done.code, done.out.as_str()), (Some(0), "none 127.0.0.1:29500\nnone 127.0.0.1:29500\n"), "{done:?}");
 }
 
 #[test]
@@ -161,9 +185,9 @@ fn a_polite_rank_may_clean_up() {
 #[test]
 fn only_rank_0_reads_the_standard_input() {
     let mut command = script("-n 2", "echo $FERRONICKEL_RANK $(cat)");
-    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"hello").unwrap();
-    let done = finish(child);
+    let mut launcher = Launcher::start(command.stdin(Stdio::piped()));
+    launcher.0.stdin.take().unwrap().write_all(b"hello").unwrap();
+    let done = finish(launcher);
     let mut lines: Vec<_> = done.out.lines().map(str::trim_end).collect();
     lines.sort_unstable();
     assert_eq!((done.code, lines), (Some(0), vec!["0 hello", "1"]));
@@ -178,10 +202,10 @@ fn signals_reach_every_rank() {
             "trap 'echo {name} $FERRONICKEL_RANK; exit 0' {name}; : > {directory}/$FERRONICKEL_RANK
              while :; do sleep 0.01; done"
         );
-        let child = script("-n 2", &text).spawn().unwrap();
+        let launcher = Launcher::start(&mut script("-n 2", &text));
         marks.wait_for(&["0", "1"]);
-        send(&child, signal);
-        let done = finish(child);
+        launcher.send(signal);
+        let done = finish(launcher);
         let mut lines: Vec<_> = done.out.lines().collect();
         lines.sort_unstable();
         assert_eq!((done.code, lines), (Some(0), vec![&*format!("{name} 0"), &*format!("{name} 1")]), "{done:?}");
@@ -198,7 +222,7 @@ fn job_control_stops_everything_and_goes_on() {
     let marks = Marks::new();
     let directory = marks.path().display();
     let text = format!(": > {directory}/$FERRONICKEL_RANK; while [ ! -e {directory}/end ]; do sleep 0.01; done");
-    let child = script("-n 2", &text).spawn().unwrap();
+    let launcher = Launcher::start(&mut script("-n 2", &text));
     marks.wait_for(&["0", "1"]);
     // The launcher and both shells; for a moment also what a shell is about to start.
     let mut all = Vec::new();
@@ -206,12 +230,12 @@ fn job_control_stops_everything_and_goes_on() {
         all = processes(marks.path().to_str().unwrap());
         all.len() == 3
     });
-    send(&child, Signal::SIGTSTP);
+    launcher.send(Signal::SIGTSTP);
     until("the stop", || all.iter().all(|pid| state(*pid) == Some('T')));
-    send(&child, Signal::SIGCONT);
+    launcher.send(Signal::SIGCONT);
     until("the continuation", || all.iter().all(|pid| state(*pid).is_some_and(|state| state != 'T')));
     fs::write(marks.file("end"), "").unwrap();
-    assert_eq!(finish(child).code, Some(0));
+    assert_eq!(finish(launcher).code, Some(0));
 }
 
 #[test]
@@ -220,7 +244,8 @@ fn nothing_is_left_of_a_launcher_that_was_killed() {
     let directory = marks.path().display();
     // Each rank has a child that the kernel would not kill with it.
     let text = format!("sh -c 'sleep 65; : {directory}' & : > {directory}/$FERRONICKEL_RANK; sleep 66; : {directory}");
-    let mut child = script("-n 2", &text).spawn().unwrap();
+    let mut launcher = Launcher::start(&mut script("-n 2", &text));
+    let child = &mut launcher.0;
     marks.wait_for(&["0", "1"]);
     let mark = marks.path().to_str().unwrap();
     until("the children", || processes(mark).len() == 5);

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use rustix::process::{WaitId, WaitIdOptions, getppid, set_parent_process_death_signal, waitid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::guard::Guard;
+use super::guard::{Entry, Guard};
 use super::orphans;
 use crate::exit::{Code, Failure};
 
@@ -22,7 +22,8 @@ use crate::exit::{Code, Failure};
 pub struct Start<'s> {
     pub command: &'s [OsString],
     pub ranks: usize,
-    pub id: &'s UniqueId,
+    /// The id of their first communicator, unless they meet at an address.
+    pub id: Option<&'s UniqueId>,
     /// The processors of each rank, if ranks are bound.
     pub shares: Option<Vec<CpuSet>>,
     /// The signals that ranks begin with blocked.
@@ -112,14 +113,9 @@ impl Ranks {
         let shares_terminal = io::stdin().is_terminal();
         for rank in 0..start.ranks {
             let leads = rank != 0 || !shares_terminal;
-            match command(start, rank, leads).spawn() {
-                Ok(child) => {
-                    let rank = Rank { child, leads, end: None };
-                    if leads {
-                        started.guard.watch(rank.pid());
-                    }
-                    started.ranks.push(rank);
-                }
+            let entry = if leads { started.guard.entry() } else { None };
+            match command(start, rank, leads, entry).spawn() {
+                Ok(child) => started.ranks.push(Rank { child, leads, end: None }),
                 Err(error) => {
                     started.signal(Signal::SIGKILL);
                     started.finish(true);
@@ -181,9 +177,8 @@ impl Ranks {
 }
 
 /// The command of one rank.
-fn command(start: &Start<'_>, rank: usize, leads: bool) -> Command {
+fn command(start: &Start<'_>, rank: usize, leads: bool, entry: Option<Entry>) -> Command {
     let mut command = Command::new(&start.command[0]);
-    let id: String = start.id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let (number, ranks) = (rank.to_string(), start.ranks.to_string());
     command
         .args(&start.command[1..])
@@ -191,7 +186,11 @@ fn command(start: &Start<'_>, rank: usize, leads: bool) -> Command {
         .env("FERRONICKEL_SIZE", &ranks)
         .env("FERRONICKEL_LOCAL_RANK", &number)
         .env("FERRONICKEL_LOCAL_SIZE", &ranks)
-        .env("FERRONICKEL_UNIQUE_ID", id);
+        .env_remove("FERRONICKEL_UNIQUE_ID");
+    if let Some(id) = start.id {
+        let digits: String = id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        command.env("FERRONICKEL_UNIQUE_ID", digits);
+    }
     if rank != 0 {
         command.stdin(Stdio::null());
     }
@@ -207,6 +206,9 @@ fn command(start: &Start<'_>, rank: usize, leads: bool) -> Command {
         if getppid() != Some(launcher) {
             return Err(io::Error::from_raw_os_error(Errno::ESRCH as i32));
         }
+        if let Some(entry) = &entry {
+            entry.take();
+        }
         if let Some(share) = &share {
             // It fails only if the system took the processors away meanwhile; then it chooses itself.
             let _ = sched_setaffinity(None, share);
@@ -214,7 +216,7 @@ fn command(start: &Start<'_>, rank: usize, leads: bool) -> Command {
         mask.thread_set_mask().map_err(io::Error::from)
     };
     // SAFETY: between fork and exec only what is safe in a signal handler may be done. The closure makes system calls
-    // on values that it owns (prctl, getppid, sched_setaffinity, the signal mask) and neither allocates nor locks.
+    // on values that it owns (prctl, getppid, send, sched_setaffinity, the signal mask) and neither allocates nor locks.
     unsafe { command.pre_exec(prepare) };
     command
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::bootstrap::comm_id::CommId;
+use crate::bootstrap::root;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::config::{Config, variables};
-use crate::diagnostics::log;
 use crate::error::{Error, ErrorKind, Result};
 
 use hand_over::Meeting;
@@ -54,15 +54,6 @@ pub struct World {
     id: Option<UniqueId>,
 }
 
-/// How the ranks of a communicator come together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum IdSource {
-    /// Every rank has this id.
-    Given(UniqueId),
-    /// Rank 0 listens at the address, where every rank proves the secret.
-    At(CommId, [u8; 32]),
-}
-
 impl World {
     /// What the launcher of this process says; `None` where no launcher says anything.
     ///
@@ -74,7 +65,7 @@ impl World {
         launchers::find(config, &lookup).map_err(|error| error.in_call("World::from_environment"))
     }
 
-    /// How the ranks come together for their communicator number `generation`; every rank counts its own from 0.
+    /// The id of their communicator number `generation`, the same for all ranks; every rank counts its own from 0.
     ///
     /// Where nobody gave an id or an address, rank 0 makes an id and waits until the others have fetched it.
     ///
@@ -82,17 +73,15 @@ impl World {
     /// [`InvalidUsage`](ErrorKind::InvalidUsage) where ranks are on several hosts and nothing says where they meet, or
     /// `NCCL_COMM_ID` is wrong; [`Timeout`](ErrorKind::Timeout) naming the ranks that did not come;
     /// [`System`](ErrorKind::System) where the operating system refuses a socket.
-    pub(crate) fn unique_id(&self, config: &Config, generation: u32) -> Result<IdSource> {
+    pub(crate) fn unique_id(&self, config: &Config, generation: u32) -> Result<UniqueId> {
         if let Some(id) = self.id.as_ref().filter(|_| generation == 0) {
-            return Ok(IdSource::Given(id.clone()));
+            return Ok(id.clone());
         }
-        if let Some(address) = CommId::from_config(config)? {
-            self.tell_if_open(config, &address);
-            let secret = config.text(&variables::SECRET).value.unwrap_or_default();
-            return Ok(IdSource::At(address, secret_of(secret, generation)));
+        if let Some(agreed) = CommId::from_config(config)? {
+            return agreed.unique_id(config);
         }
         if self.size == 1 {
-            return UniqueId::new().map(IdSource::Given);
+            return root::host_private(config);
         }
         if self.local_size != self.size {
             let (here, all, launcher) = (self.local_size, self.size, self.launcher);
@@ -107,30 +96,11 @@ impl World {
         let timeout = Duration::from_secs(u64::try_from(timeout).unwrap_or(u64::MAX));
         let meeting = Meeting::new(self, generation, timeout)?;
         if self.rank == 0 {
-            let id = UniqueId::new()?;
+            let id = UniqueId::with_config(config)?;
             meeting.hand_out(&id)?;
-            Ok(IdSource::Given(id))
+            Ok(id)
         } else {
-            meeting.fetch().map(IdSource::Given)
+            meeting.fetch()
         }
     }
-
-    /// An open door is said once, by the rank that opens it.
-    fn tell_if_open(&self, config: &Config, comm_id: &CommId) {
-        if self.rank == 0 && !comm_id.has_secret && !comm_id.address.ip().is_loopback() {
-            log::init(config);
-            let address = comm_id.address;
-            log::announce(&format!(
-                "no secret protects {address}: anybody who can reach it can join \
-                 (FERRONICKEL_ALLOW_OPEN_BOOTSTRAP=1); set FERRONICKEL_SECRET to close it"
-            ));
-        }
-    }
-}
-
-/// The secret of one communicator; a second one at the same address has another, so that their ranks cannot mix.
-fn secret_of(text: &str, generation: u32) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_derive_key("ferronickel secret of a communicator at an address");
-    hasher.update(&generation.to_le_bytes()).update(text.as_bytes());
-    *hasher.finalize().as_bytes()
 }

@@ -123,23 +123,15 @@ fn an_address_or_an_id_that_is_given_is_used() {
     let id = UniqueId::new().unwrap();
     let ours = "FERRONICKEL_RANK=0 FERRONICKEL_SIZE=1 FERRONICKEL_LOCAL_RANK=0 FERRONICKEL_LOCAL_SIZE=1";
     let given = world(&format!("{ours} FERRONICKEL_UNIQUE_ID={}", hex(&id))).unwrap().unwrap();
-    assert_eq!(given.unique_id(&config(&[]), 0).unwrap(), IdSource::Given(id.clone()));
-    assert_ne!(given.unique_id(&config(&[]), 1).unwrap(), IdSource::Given(id));
+    assert_eq!(given.unique_id(&config(&[]), 0).unwrap(), id);
+    assert_ne!(given.unique_id(&config(&[]), 1).unwrap(), id);
 
     let spread = world(OMPI).unwrap().unwrap();
     let error = spread.unique_id(&config(&[]), 0).unwrap_err();
     assert!(error.to_string().contains("started 4 ranks, 2 of them on this host"), "{error}");
     assert!(error.to_string().contains("NCCL_COMM_ID") && error.to_string().contains("FERRONICKEL_SECRET"), "{error}");
-
-    let secret = |text, generation| {
-        let config = config(&[("NCCL_COMM_ID", "10.0.0.1:77"), ("FERRONICKEL_SECRET", text)]);
-        match spread.unique_id(&config, generation).unwrap() {
-            IdSource::At(comm_id, secret) if comm_id.address.port() == 77 => secret,
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(secret("a", 0), secret("a", 0));
-    assert!(secret("a", 0) != secret("b", 0) && secret("a", 0) != secret("a", 1));
+    let config = config(&[("NCCL_COMM_ID", "10.0.0.1:77"), ("FERRONICKEL_SECRET", "s")]);
+    assert_eq!(spread.unique_id(&config, 0).unwrap().addresses(), ["10.0.0.1:77".parse().unwrap()]);
 }
 
 fn hex(id: &UniqueId) -> String {
@@ -158,13 +150,6 @@ fn seconds(seconds: &str) -> Config {
     config(&[("FERRONICKEL_INIT_TIMEOUT", seconds)])
 }
 
-fn given(source: Result<IdSource>) -> UniqueId {
-    match source.unwrap() {
-        IdSource::Given(id) => id,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn all_ranks_get_one_id_for_each_communicator() {
     let size = 12;
@@ -174,7 +159,7 @@ fn all_ranks_get_one_id_for_each_communicator() {
             .map(|number| {
                 scope.spawn(move || {
                     (0..5)
-                        .map(|count| given(rank(1, number, size).unique_id(&seconds("30"), count)))
+                        .map(|count| rank(1, number, size).unique_id(&seconds("30"), count).unwrap())
                         .collect::<Vec<_>>()
                 })
             })
@@ -189,7 +174,7 @@ fn all_ranks_get_one_id_for_each_communicator() {
 fn those_who_do_not_come_are_named() {
     let start = Instant::now();
     std::thread::scope(|scope| {
-        let second = scope.spawn(|| given(rank(2, 2, 4).unique_id(&seconds("1"), 0)));
+        let second = scope.spawn(|| rank(2, 2, 4).unique_id(&seconds("1"), 0).unwrap());
         let error = rank(2, 0, 4).unique_id(&seconds("1"), 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.to_string().contains("ranks 1, 3 of 4 did not come for the id of communicator 0"), "{error}");
@@ -234,7 +219,7 @@ fn name_of(world: &World, generation: u32) -> SocketAddr {
 fn strangers_cost_only_themselves() {
     let name = name_of(&rank(5, 0, 2), 0);
     std::thread::scope(|scope| {
-        let root = scope.spawn(|| given(rank(5, 0, 2).unique_id(&seconds("30"), 0)));
+        let root = scope.spawn(|| rank(5, 0, 2).unique_id(&seconds("30"), 0).unwrap());
         let mut silent: Vec<_> = (0..40).map(|_| stranger(&name)).collect();
         let mut wrong = stranger(&name);
         wrong.write_all(&[7; 64]).unwrap();
@@ -242,7 +227,7 @@ fn strangers_cost_only_themselves() {
         slow.write_all(b"FNW").unwrap();
         drop(stranger(&name));
         let start = Instant::now();
-        let id = given(rank(5, 1, 2).unique_id(&seconds("30"), 0));
+        let id = rank(5, 1, 2).unique_id(&seconds("30"), 0).unwrap();
         assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
         assert_eq!(root.join().unwrap(), id);
         // Nobody else got a byte of it, and the socket is gone.
@@ -258,8 +243,8 @@ fn a_name_that_is_taken_for_a_while_is_waited_for() {
     let name = name_of(&rank(6, 0, 2), 0);
     let squatter = UnixListener::bind_addr(&name).unwrap();
     std::thread::scope(|scope| {
-        let root = scope.spawn(|| given(rank(6, 0, 2).unique_id(&seconds("30"), 0)));
-        let other = scope.spawn(|| given(rank(6, 1, 2).unique_id(&seconds("30"), 0)));
+        let root = scope.spawn(|| rank(6, 0, 2).unique_id(&seconds("30"), 0).unwrap());
+        let other = scope.spawn(|| rank(6, 1, 2).unique_id(&seconds("30"), 0).unwrap());
         // It answers nonsense, then goes away.
         let (mut stream, _) = squatter.accept().unwrap();
         stream.write_all(&[9; 140]).unwrap();

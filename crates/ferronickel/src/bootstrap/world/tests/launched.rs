@@ -13,9 +13,9 @@ fn as_a_rank() {
     if std::env::var_os(AS_A_RANK).is_none() {
         return;
     }
-    let config = seconds("20");
+    let config = Config::from_environment().with("FERRONICKEL_INIT_TIMEOUT", "20").unwrap();
     let world = World::from_environment(&config).unwrap().expect("a launcher started this");
-    let ids = [0, 1].map(|count| given(world.unique_id(&config, count)).public_number());
+    let ids = [0, 1].map(|count| world.unique_id(&config, count).unwrap().public_number());
     let World { rank, size, local_rank, local_size, .. } = world;
     let line = format!("world {rank}/{size} {local_rank}/{local_size} {:x} {:x}\n", ids[0], ids[1]);
     // In one write, since launchers mix what ranks write; not to the standard output, where the test program writes.
