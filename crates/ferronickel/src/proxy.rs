@@ -1,48 +1,51 @@
-//! The proxy: one thread of a rank that moves what its kernels send and receive through the network.
+//! The proxy: the threads of a rank that move what its kernels send and receive through the network.
 //!
 //! A kernel fills and drains slots in its own memory and never sees a socket. The proxy carries a full slot to the
 //! network, and from the network into an empty one, and moves the counters as a neighbour's kernel would.
 
-use std::io::{self, ErrorKind as IoErrorKind, IoSlice, Read, Write};
+mod lane;
+
+use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use ferronickel_kernels::protocol::simple::{HEADER_BYTES, slot_stride};
-use ferronickel_kernels::protocol::{Link, SLOTS};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub(crate) use self::lane::End;
+use self::lane::{Receiving, Sending};
 use crate::device::host::doze::Doze;
 use crate::device::host::{sync, threads};
 use crate::device::progress::{Failure, Progress};
+use crate::device::region::Region;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes before a slot's payload on the wire: the call's description and the payload's length.
-const WIRE_HEADER: usize = 16;
-/// Turns without progress in which the processor is offered to others, before the proxy waits for the network.
+/// Turns without progress in which the processor is offered to others, before a proxy waits for the network.
 const YIELDS: u32 = 200;
-/// How long the proxy waits for the network at a time, since a kernel's next slot makes no network event.
+/// How long a proxy waits for the network at a time, since a kernel's next slot makes no network event.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 /// How long a proxy that is told to end still tries to send what was filled.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// The thread, and the way to call it.
+/// The threads, and the way to call them.
 #[derive(Debug)]
 pub(crate) struct Proxy {
+    threads: Vec<Worker>,
+    /// The ends whose slots are sent.
+    sends: Vec<Arc<End>>,
+    /// The memory of the ends' slots.
+    _keep: Arc<[Arc<Region>]>,
+}
+
+#[derive(Debug)]
+struct Worker {
     shared: Arc<Shared>,
     thread: Thread,
     handle: Option<JoinHandle<()>>,
-    /// The links whose slots the proxy sends.
-    sends: Vec<Link>,
 }
-
-// SAFETY: the links' pointers lead to memory that whoever has the proxy keeps; only their counters are looked at
-unsafe impl Send for Proxy {}
-// SAFETY: as above
-unsafe impl Sync for Proxy {}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -50,17 +53,10 @@ struct Shared {
     ending: AtomicBool,
 }
 
-/// One end of a connection through the network.
-pub(crate) struct End {
-    pub stream: TcpStream,
-    /// This end's slots and counters; the kernel uses the same.
-    pub link: Link,
-    /// Bytes of elements in a slot.
-    pub slot_bytes: usize,
-    pub channel: u32,
-}
+/// A connection: an end, and its sockets, one for each lane.
+pub(crate) type Connection = (End, Vec<TcpStream>);
 
-/// Everything the thread works with.
+/// Everything one thread works with.
 struct Engine {
     rank: usize,
     progress: Arc<Progress>,
@@ -68,68 +64,75 @@ struct Engine {
     sends: Vec<Sending>,
     receives: Vec<Receiving>,
     /// Whatever must live as long as the slots are used.
-    _keep: Vec<Arc<crate::device::region::Region>>,
+    _keep: Arc<[Arc<Region>]>,
 }
-
-struct Sending {
-    end: End,
-    /// Bytes of the current message that are on their way.
-    sent: usize,
-}
-
-struct Receiving {
-    end: End,
-    header: [u8; WIRE_HEADER],
-    /// Bytes of the current message that have come, header included.
-    received: usize,
-    /// The other end has closed the connection.
-    closed: bool,
-}
-
-// SAFETY: the links' pointers lead to memory that `_keep` holds, and this thread follows them by the protocol's rules
-unsafe impl Send for Engine {}
 
 impl Proxy {
-    /// Starts a proxy for `rank`; `keep` holds the memory of the ends' slots.
+    /// Starts the `threads` threads of a proxy for `rank`, among which lanes are shared out; `keep` holds the memory of
+    /// the ends' slots.
     pub fn start(
         rank: usize,
-        progress: Arc<Progress>,
-        sends: Vec<End>,
-        receives: Vec<End>,
-        keep: Vec<Arc<crate::device::region::Region>>,
+        progress: &Arc<Progress>,
+        sends: Vec<Connection>,
+        receives: Vec<Connection>,
+        keep: Vec<Arc<Region>>,
+        threads: usize,
     ) -> Result<Proxy> {
-        for end in sends.iter().chain(&receives) {
-            end.stream.set_nonblocking(true).map_err(|error| Error::system("making a socket non-blocking", error))?;
+        for stream in sends.iter().chain(&receives).flat_map(|(_, streams)| streams) {
+            stream.set_nonblocking(true).map_err(|error| Error::system("making a socket non-blocking", error))?;
         }
-        let shared = Arc::new(Shared::default());
-        let links = sends.iter().map(|end| end.link).collect();
-        let sends = sends.into_iter().map(|end| Sending { end, sent: 0 }).collect();
-        let receiving = |end| Receiving { end, header: [0; WIRE_HEADER], received: 0, closed: false };
-        let receives = receives.into_iter().map(receiving).collect();
-        let mut engine = Engine { rank, progress, shared: shared.clone(), sends, receives, _keep: keep };
-        let started = threads::spawn(&format!("fnickel net {rank}"), move || engine.run());
-        let handle = started.map_err(|error| Error::system("starting the proxy's thread", error))?;
-        Ok(Proxy { shared, thread: handle.thread().clone(), handle: Some(handle), sends: links })
+        let keep: Arc<[_]> = keep.into();
+        let engine = |_| Engine {
+            rank,
+            progress: progress.clone(),
+            shared: Arc::default(),
+            sends: Vec::new(),
+            receives: Vec::new(),
+            _keep: keep.clone(),
+        };
+        let mut engines: Vec<_> = (0..threads.max(1)).map(engine).collect();
+        let threads = engines.len();
+        let mut proxy = Proxy { threads: Vec::new(), sends: Vec::new(), _keep: keep };
+        for (end, streams) in sends {
+            let end = Arc::new(end);
+            proxy.sends.push(end.clone());
+            for (lane, stream) in streams.into_iter().enumerate() {
+                engines[lane % threads].sends.push(Sending::new(end.clone(), lane, stream));
+            }
+        }
+        for (end, streams) in receives {
+            let end = Arc::new(end);
+            for (lane, stream) in streams.into_iter().enumerate() {
+                engines[lane % threads].receives.push(Receiving::new(end.clone(), lane, stream));
+            }
+        }
+        for mut engine in engines {
+            let shared = engine.shared.clone();
+            let started = threads::spawn(&format!("fnickel net {rank}"), move || engine.run());
+            let handle = started.map_err(|error| Error::system("starting the proxy's thread", error))?;
+            proxy.threads.push(Worker { shared, thread: handle.thread().clone(), handle: Some(handle) });
+        }
+        Ok(proxy)
     }
 
     /// Whether the network has taken everything that the kernels have filled.
     pub fn is_drained(&self) -> bool {
-        self.sends
-            .iter()
-            .all(|link| counter(link.head).load(Ordering::Acquire) == counter(link.tail).load(Ordering::Acquire))
+        self.sends.iter().all(|end| end.drained() == end.filled())
     }
 
     /// Tells the proxy that a kernel begins which uses the network.
     pub fn wake(&self) {
-        self.shared.doze.wake(|| self.thread.unpark());
+        self.threads.iter().for_each(|worker| worker.shared.doze.wake(|| worker.thread.unpark()));
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.ending.store(true, Ordering::SeqCst);
-        self.thread.unpark();
-        if let Some(handle) = self.handle.take() {
+        for worker in &self.threads {
+            worker.shared.ending.store(true, Ordering::SeqCst);
+            worker.thread.unpark();
+        }
+        for handle in self.threads.iter_mut().filter_map(|worker| worker.handle.take()) {
             // it ends within LAST_WORDS; a panic of it has been reported by the panic hook
             let _ = handle.join();
         }
@@ -188,7 +191,7 @@ impl Engine {
     }
 
     fn all_sent(&self) -> bool {
-        self.sends.iter().all(|sending| sending.end.tail() == sending.end.link.step)
+        self.sends.iter().all(Sending::has_rest)
     }
 
     /// Whether there is nothing to do until the next kernel begins. What a kernel filled is seen once it has ended.
@@ -204,121 +207,13 @@ impl Engine {
 
     fn wait_for_network(&self) {
         let receives = self.receives.iter().filter(|receiving| !receiving.closed);
-        let readable = receives.map(|receiving| PollFd::from_borrowed_fd(receiving.end.stream.as_fd(), PollFlags::IN));
-        let blocked = self.sends.iter().filter(|sending| sending.sent > 0);
-        let writable = blocked.map(|sending| PollFd::from_borrowed_fd(sending.end.stream.as_fd(), PollFlags::OUT));
+        let readable = receives.map(|receiving| PollFd::from_borrowed_fd(receiving.stream.as_fd(), PollFlags::IN));
+        let blocked = self.sends.iter().filter(|sending| sending.is_blocked());
+        let writable = blocked.map(|sending| PollFd::from_borrowed_fd(sending.stream.as_fd(), PollFlags::OUT));
         let mut all: Vec<_> = readable.chain(writable).collect();
         // an interruption or an error shows again when the socket is used
         let _ = poll(&mut all, Some(&NAP));
     }
-}
-
-fn counter<'a>(at: *mut u64) -> &'a AtomicU64 {
-    // SAFETY: a link's counters are valid as long as the link is used, aligned, and only ever used as flags
-    unsafe { AtomicU64::from_ptr(at) }
-}
-
-impl End {
-    fn slot(&self) -> *mut u8 {
-        self.link.slots.wrapping_add((self.link.step % SLOTS) as usize * slot_stride(self.slot_bytes))
-    }
-
-    /// Slots filled so far.
-    fn tail(&self) -> u64 {
-        counter(self.link.tail).load(Ordering::Acquire)
-    }
-}
-
-impl Sending {
-    /// Sends from full slots what the socket takes.
-    fn advance(&mut self) -> io::Result<bool> {
-        let mut moved = false;
-        while self.end.tail() > self.end.link.step {
-            let slot = self.end.slot();
-            // SAFETY: the slot is full, so its header and as many bytes as it says are written, and stay until the
-            // head moves
-            let (header, payload) = unsafe {
-                let bytes = slot.cast::<u64>().add(1).read() as usize;
-                let payload = slot.add(HEADER_BYTES).cast_const();
-                (std::slice::from_raw_parts(slot, WIRE_HEADER), std::slice::from_raw_parts(payload, bytes))
-            };
-            let rest = [
-                IoSlice::new(&header[self.sent.min(WIRE_HEADER)..]),
-                IoSlice::new(&payload[self.sent.saturating_sub(WIRE_HEADER)..]),
-            ];
-            match (&self.end.stream).write_vectored(&rest) {
-                Ok(0) => return Err(IoErrorKind::WriteZero.into()),
-                Ok(count) => self.sent += count,
-                Err(error) if error.kind() == IoErrorKind::WouldBlock => return Ok(moved),
-                Err(error) if error.kind() == IoErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            }
-            moved = true;
-            if self.sent == WIRE_HEADER + payload.len() {
-                self.sent = 0;
-                self.end.link.step += 1;
-                counter(self.end.link.head).store(self.end.link.step, Ordering::Release);
-            }
-        }
-        Ok(moved)
-    }
-}
-
-impl Receiving {
-    /// Fills empty slots with what the socket has.
-    fn advance(&mut self) -> io::Result<bool> {
-        let mut moved = false;
-        while !self.closed && self.end.link.step - self.drained() < SLOTS {
-            let payload_bytes = self.payload_bytes()?;
-            let Receiving { end, header, received, .. } = self;
-            match (&end.stream).read(wanted(end, header, *received, payload_bytes)) {
-                // An end between messages is a rank that has left, which the kernels find out if they need it.
-                Ok(0) if self.received == 0 => self.closed = true,
-                Ok(0) => return Err(IoErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.received += count,
-                Err(error) if error.kind() == IoErrorKind::WouldBlock => return Ok(moved),
-                Err(error) if error.kind() == IoErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            }
-            moved = true;
-            if self.received >= WIRE_HEADER && self.received == WIRE_HEADER + self.payload_bytes()? {
-                // SAFETY: the slot is empty, hence ours until the tail moves; its header is 16 aligned bytes
-                unsafe { self.end.slot().copy_from_nonoverlapping(self.header.as_ptr(), WIRE_HEADER) };
-                self.received = 0;
-                self.end.link.step += 1;
-                counter(self.end.link.tail).store(self.end.link.step, Ordering::Release);
-            }
-        }
-        Ok(moved)
-    }
-
-    /// Slots drained so far.
-    fn drained(&self) -> u64 {
-        counter(self.end.link.head).load(Ordering::Acquire)
-    }
-
-    /// The length of the message's payload; 0 while its header has not come.
-    fn payload_bytes(&self) -> io::Result<usize> {
-        if self.received < WIRE_HEADER {
-            return Ok(0);
-        }
-        let bytes = self.header[8..].iter().rev().fold(0u64, |value, &byte| value << 8 | byte as u64);
-        match usize::try_from(bytes) {
-            Ok(bytes) if bytes <= self.end.slot_bytes => Ok(bytes),
-            _ => Err(io::Error::other(format!("a message of {bytes} bytes for a slot of {}", self.end.slot_bytes))),
-        }
-    }
-}
-
-/// Where the next bytes go: the header, then the payload, of `payload_bytes` bytes, in the slot.
-fn wanted<'a>(end: &End, header: &'a mut [u8; WIRE_HEADER], received: usize, payload_bytes: usize) -> &'a mut [u8] {
-    if received < WIRE_HEADER {
-        return &mut header[received..];
-    }
-    let done = received - WIRE_HEADER;
-    let payload = end.slot().wrapping_add(HEADER_BYTES + done);
-    // SAFETY: the slot is empty, hence ours until the tail moves, and the payload fits it
-    unsafe { std::slice::from_raw_parts_mut(payload, payload_bytes - done) }
 }
 
 fn failure(progress: &Progress, end: &End, doing: &str, error: &io::Error) -> Failure {

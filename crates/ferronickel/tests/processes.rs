@@ -4,10 +4,10 @@
 #[allow(dead_code, reason = "each test program uses some of it")]
 mod processes;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ferronickel::{Communicator, Config, Device, RedOp};
-use processes::{Part, Ranks, RootAt};
+use ferronickel::{Communicator, Config, Device, RedOp, UniqueId};
+use processes::{FILES, NO_MEMFD, Part, Ranks, RootAt};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const P2P: (&str, &str) = ("NCCL_P2P_DISABLE", "1");
@@ -22,14 +22,53 @@ fn rank() {
     let Some(part) = Part::taken() else { return };
     let config = Config::from_environment();
     let device = Device::host(part.rank as u32);
-    let began = Instant::now();
-    let communicator = Communicator::init_rank(&part.id, part.size, part.rank, &device, &config).unwrap();
+    let id = match part.play.as_str() {
+        "agree on an address" => UniqueId::new().unwrap(),
+        _ => part.id.clone(),
+    };
+    let (size, number) = match part.play.as_str() {
+        "same number" => (part.size, 0),
+        "other size" => (part.size + part.rank, part.rank),
+        "stay away" if part.rank == 1 => return,
+        _ => (part.size, part.rank),
+    };
+    let communicator = match Communicator::init_rank(&id, size, number, &device, &config) {
+        Ok(communicator) => communicator,
+        Err(error) => return part.say(error),
+    };
     match part.play.as_str() {
-        "add" => add(&part, &communicator),
-        "time init" => part.say(began.elapsed().as_micros()),
+        "add" | "agree on an address" => add(&part, &communicator),
+        "differ" => differ(&part, &communicator),
+        "be late" => be_late(&part, &communicator),
         play => panic!("no play is called {play}"),
     }
-    communicator.finalize().unwrap();
+    let _ = communicator.finalize();
+}
+
+/// Makes a call that only another size fits.
+fn differ(part: &Part, communicator: &Communicator) {
+    let stream = communicator.device().stream().unwrap();
+    let call = |count: usize| {
+        let buffer = communicator.device().alloc::<f32>(count).unwrap();
+        communicator.all_reduce(&buffer, &buffer, RedOp::Sum, &stream).and_then(|()| stream.synchronize())
+    };
+    call(5).unwrap();
+    part.reach("called");
+    (0..part.size).for_each(|rank| part.wait_for(rank, "called"));
+    part.say(call(if part.rank == 1 { 1_000_000 } else { 10 }).unwrap_err());
+}
+
+/// Rank 1 begins its second call long after the others.
+fn be_late(part: &Part, communicator: &Communicator) {
+    let stream = communicator.device().stream().unwrap();
+    let buffer = communicator.device().alloc::<f32>(5).unwrap();
+    for call in 0..2 {
+        if part.rank == 1 && call == 1 {
+            std::thread::sleep(Duration::from_millis(2500));
+        }
+        communicator.all_reduce(&buffer, &buffer, RedOp::Sum, &stream).unwrap();
+        stream.synchronize().unwrap();
+    }
 }
 
 /// Adds buffers of many lengths, and says which roads were taken.
@@ -76,4 +115,121 @@ fn host_ids_make_nodes_of_one_machine() {
     let apart = "2[2] -> 3[3]: NET/Socket/0; P2P refused: NCCL_HOSTID makes different hosts of rank 2 (=left) and rank 3 \
                  (=right)";
     assert!(said[2].contains(apart), "{}", said[2]);
+}
+
+#[test]
+fn a_connection_may_have_several_sockets_and_threads() {
+    let sockets = [("NCCL_SOCKET_NTHREADS", "2"), ("NCCL_NSOCKS_PERTHREAD", "3"), P2P, SHM];
+    let mut ranks = Ranks::start("rank", 3, "add", RootAt::Test, |_| set(&sockets));
+    ranks.succeed(LIMIT).iter().for_each(|said| assert!(said.contains("NET/Socket/0"), "{said}"));
+    let differ = |rank: usize| set(&sockets[..1 + rank]);
+    let mut ranks = Ranks::start("rank", 2, "add", RootAt::Test, differ);
+    for said in ranks.succeed(LIMIT) {
+        assert!(said.contains("NCCL_NSOCKS_PERTHREAD differs: -2 on rank 0, 3 on rank 1"), "{said}");
+    }
+}
+
+#[test]
+fn calls_that_differ_are_named_with_their_processes_on_every_road() {
+    for (_, closed) in ROADS {
+        let mut ranks = Ranks::start("rank", 3, "differ", RootAt::Test, |_| set(closed));
+        let said = ranks.succeed(LIMIT);
+        let made = |rank: usize, count| {
+            format!(
+                "rank {rank} (host {}, pid {}) made all_reduce(count {count}, float32, sum)",
+                host(),
+                ranks.pid(rank)
+            )
+        };
+        for said in said {
+            assert!(said.contains("in call 2 ") && said.contains(&made(1, 1_000_000)), "{said}");
+            assert!(said.contains(&made(0, 10)) || said.contains(&made(2, 10)), "{said}");
+        }
+    }
+}
+
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    name.trim().split('.').next().unwrap().into()
+}
+
+#[test]
+fn ranks_that_are_missing_or_do_not_fit_are_named() {
+    let short = |_| vec![("FERRONICKEL_INIT_TIMEOUT", "1".to_string())];
+    for (play, expected) in [
+        ("stay away", "rank 1 of 3 did not come within 1 s"),
+        ("same number", "rank 0 of this id has been taken already"),
+        ("other size", "ranks, another rank with the same id said"),
+    ] {
+        for root in [RootAt::Test, RootAt::RankZero] {
+            let mut ranks = Ranks::start("rank", 3, play, root, short);
+            let said = ranks.succeed(LIMIT).concat();
+            assert!(said.lines().count() >= 2 && said.contains(expected), "{play}: {said}");
+            // whoever comes when the root has gone is told that
+            assert!(said.lines().all(|line| line.contains(expected) || line.contains("root")), "{play}: {said}");
+        }
+    }
+}
+
+#[test]
+fn the_watchdog_names_the_one_that_is_late_once_on_each_rank() {
+    for (_, closed) in ROADS {
+        let settings = |_| [set(closed), set(&[("FERRONICKEL_TIMEOUT", "1"), ("NCCL_DEBUG", "WARN")])].concat();
+        let mut ranks = Ranks::start("rank", 3, "be late", RootAt::Test, settings);
+        ranks.succeed(LIMIT);
+        for rank in [0, 2] {
+            let out = ranks.wrote(rank, "out");
+            let lines: Vec<_> = out.lines().filter(|line| line.contains("has made no progress for 1 s")).collect();
+            assert_eq!(lines.len(), 1, "{out}");
+            assert!(lines[0].contains("call 2 all_reduce(count 5, float32, sum)"), "{out}");
+            assert!(lines[0].contains("last finished call 1; missing: rank 1 (host"), "{out}");
+            assert!(!lines[0].contains(&format!("missing: rank {}", 2 - rank)), "{out}");
+        }
+        assert!(!ranks.wrote(1, "out").contains("no progress"), "{}", ranks.wrote(1, "out"));
+    }
+}
+
+#[test]
+fn processes_may_agree_on_an_address_of_either_family() {
+    for ip in ["127.0.0.1", "[::1]"] {
+        let Ok(free) = std::net::TcpListener::bind(format!("{ip}:0")) else {
+            println!("skipped: this machine has no {ip}");
+            continue;
+        };
+        let address = free.local_addr().unwrap().to_string();
+        drop(free);
+        let settings = |_| vec![("NCCL_COMM_ID", address.clone()), ("FERRONICKEL_SECRET", "of the test".into())];
+        let mut ranks = Ranks::start("rank", 3, "agree on an address", RootAt::Test, settings);
+        ranks.succeed(LIMIT).iter().for_each(|said| assert!(said.contains("P2P/IPC"), "{said}"));
+    }
+}
+
+#[test]
+fn where_memory_cannot_be_shared_the_network_is_taken_and_says_why() {
+    let mut ranks = Ranks::start("rank", 2, "add", RootAt::Test, |_| set(&[(NO_MEMFD, "1")]));
+    for said in ranks.succeed(LIMIT) {
+        assert!(said.contains("NET/Socket/0; P2P refused: no memory can be shared: Operation not permitted"), "{said}");
+        assert!(said.contains("SHM refused: "), "{said}");
+    }
+}
+
+#[test]
+fn too_few_open_files_are_one_clear_error() {
+    for limit in 8..40 {
+        let settings = |_| vec![(FILES, limit.to_string()), ("FERRONICKEL_INIT_TIMEOUT", "5".into())];
+        let mut ranks = Ranks::start("rank", 2, "add", RootAt::Test, settings);
+        let said = ranks.succeed(LIMIT).concat();
+        if limit == 39 {
+            assert!(said.contains("P2P/IPC"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_does_not_exist_is_an_error_that_lists_those_that_do() {
+    let settings = |_| set(&[("NCCL_SOCKET_IFNAME", "nosuch")]);
+    let mut ranks = Ranks::start("rank", 2, "add", RootAt::Test, settings);
+    for said in ranks.succeed(LIMIT) {
+        assert!(said.contains("nosuch") && said.contains("lo"), "{said}");
+    }
 }

@@ -59,10 +59,8 @@ impl Service {
         let mut services = SERVICES.lock().unwrap_or_else(PoisonError::into_inner);
         // a forked child has inherited the list, but not the threads
         let process = std::process::id();
-        let alive = services.iter().filter_map(Weak::upgrade).find(|service| {
-            let same = service.wanted == wanted && service.process == process;
-            same
-        });
+        let mut alive = services.iter().filter_map(Weak::upgrade);
+        let alive = alive.find(|service| service.wanted == wanted && service.process == process);
         if let Some(service) = alive {
             return Ok(service);
         }

@@ -52,7 +52,10 @@ pub(crate) struct Neighbour {
 }
 
 /// The sessions of this process, while somebody is in them.
-static SESSIONS: Mutex<Option<HashMap<(u64, u32), Weak<Session>>>> = Mutex::new(None);
+static SESSIONS: Mutex<Option<Sessions>> = Mutex::new(None);
+
+/// By the communicator's number and the process: a forked child has inherited the table.
+type Sessions = HashMap<(u64, u32), Weak<Session>>;
 
 /// A waiting rank looks this often whether the session has failed.
 const LOOK: Duration = Duration::from_millis(20);

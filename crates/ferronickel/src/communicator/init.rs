@@ -22,7 +22,7 @@ use crate::diagnostics::decisions::Decision;
 use crate::diagnostics::log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{Planner, channels};
-use crate::transport::connect::{Attempt, Connected, Request};
+use crate::transport::connect::{Attempt, Connected, Request, Sockets};
 use crate::transport::layout::Layout;
 use crate::transport::{Faults, PeerInfo, Roads, Transport};
 use crate::{fork, group};
@@ -30,7 +30,13 @@ use crate::{fork, group};
 /// Settings by which ranks plan: they must be the same everywhere, or ranks would wait for each other in different
 /// algorithms.
 const SHARED_TEXTS: [&Variable; 2] = [&variables::ALGO, &variables::PROTO];
-const SHARED_NUMBERS: [&Variable; 3] = [&variables::BUFFSIZE, &variables::MIN_NCHANNELS, &variables::MAX_NCHANNELS];
+const SHARED_NUMBERS: [&Variable; 5] = [
+    &variables::BUFFSIZE,
+    &variables::MIN_NCHANNELS,
+    &variables::MAX_NCHANNELS,
+    &variables::SOCKET_NTHREADS,
+    &variables::NSOCKS_PERTHREAD,
+];
 
 impl Communicator {
     /// A communicator over `devices`, all of whose ranks are driven by this process: rank *i* is on device *i*.
@@ -303,6 +309,7 @@ impl Joining<'_> {
         let Coming { id, size, rank, config, timeout, .. } = *self.coming;
         let presences: Vec<_> = self.peers.iter().map(|peer| peer.presence.clone()).collect();
         let unshared = mesh::connect(&self.member, &presences, self.door.as_ref())?;
+        let sockets = Sockets::from_config(config)?;
         let mut faults = Faults { unshared, broken: Vec::new() };
         for attempt in 0.. {
             // every rank would choose alike, so one of each process does it for all
@@ -323,6 +330,7 @@ impl Joining<'_> {
                 rings: &rings,
                 timeout,
                 attempt: attempt as u16,
+                sockets,
             };
             match request.attempt()? {
                 Attempt::Connected(connected) => return Ok(Agreed { roads, layout, planner, connected }),

@@ -166,6 +166,10 @@ variables! {
         "The network interfaces to use, by how their names begin: a comma-separated list; = before it is for whole names, ^ for all but those.";
     SOCKET_FAMILY = "NCCL_SOCKET_FAMILY", Kind::OneOf(SOCKET_FAMILY_NAMES), "",
         "The family of addresses to use; without it IPv4 goes before IPv6.";
+    SOCKET_NTHREADS = "NCCL_SOCKET_NTHREADS", Kind::Integer { lowest: -2, highest: 16 }, "-2",
+        "How many threads of a rank move what goes through the network; -2 leaves the choice to ferronickel.";
+    NSOCKS_PERTHREAD = "NCCL_NSOCKS_PERTHREAD", Kind::Integer { lowest: -2, highest: 64 }, "-2",
+        "How many sockets each of these threads has for a connection; -2 leaves the choice to ferronickel.";
     COMM_ID = "NCCL_COMM_ID", Kind::Text, "",
         "The address, as host:port, at which rank 0 listens and the other ranks find it.";
     SECRET = "FERRONICKEL_SECRET", Kind::Secret, "",

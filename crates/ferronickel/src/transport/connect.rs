@@ -1,8 +1,8 @@
 //! Connecting: every rank lays out memory, learns where its peers' is, and proves each road before it is used.
 
 mod offer;
+mod streams;
 
-use std::net::{Ipv4Addr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,17 +11,17 @@ use ferronickel_kernels::protocol::simple::slot_stride;
 use ferronickel_kernels::protocol::{FLAG_STRIDE, Link, SLOTS};
 
 use self::offer::{Memory, Offer};
+pub(crate) use self::streams::Sockets;
+use self::streams::Streams;
 use super::layout::{Layout, RingParts};
 use super::{Broken, Roads, Transport};
 use crate::bootstrap::door::Door;
-use crate::bootstrap::handshake::{Kind, Purpose};
-use crate::bootstrap::service::Service;
 use crate::bootstrap::session::{Member, Plain};
 use crate::bootstrap::unique_id::UniqueId;
 use crate::device::context::{Channel, DirectTables, Links, Ring};
 use crate::device::region::Region;
-use crate::error::{Error, ErrorKind, Result};
-use crate::proxy::{End, Proxy};
+use crate::error::{Error, Result};
+use crate::proxy::{Connection, End, Proxy};
 
 /// What a rank connects to.
 pub(crate) struct Request<'a> {
@@ -37,6 +37,7 @@ pub(crate) struct Request<'a> {
     pub timeout: Duration,
     /// How often it was tried before.
     pub attempt: u16,
+    pub sockets: Sockets,
 }
 
 /// A rank's connections.
@@ -57,8 +58,7 @@ pub(crate) enum Attempt {
 impl Request<'_> {
     /// Connects along the chosen roads, and tries each.
     pub fn attempt(&self) -> Result<Attempt> {
-        let network = !self.net_sources().is_empty() || !self.net_targets().is_empty();
-        let door = if network { Some(self.open_door()?) } else { None };
+        let door = self.data_door()?;
         let addresses = door.as_ref().map(|door| door.service().addresses.clone()).unwrap_or_default();
         let offers = self.member.all_gather(Offer { memory: self.offer_memory(), addresses })?;
         let broken = self.unoffered(&offers);
@@ -77,17 +77,6 @@ impl Request<'_> {
             return Ok(Attempt::Broken(broken));
         }
         self.build(regions, streams).map(Attempt::Connected)
-    }
-
-    /// The door through which data comes. Ranks of one process need none before.
-    fn open_door(&self) -> Result<Arc<Door>> {
-        match self.door {
-            Some(door) => Ok(door.clone()),
-            None => {
-                let service = Service::on(&[(Ipv4Addr::LOCALHOST, 0).into()])?;
-                Ok(service.open(self.id.public_number(), self.id.secret()))
-            }
-        }
     }
 
     fn offer_memory(&self) -> std::result::Result<Memory, String> {
@@ -140,59 +129,11 @@ impl Request<'_> {
         (offers.iter().enumerate().map(reach).collect(), broken)
     }
 
-    /// The channels on which data comes through the network, and from which rank.
-    fn net_sources(&self) -> Vec<(usize, usize)> {
-        self.ring_links(|neighbours| (neighbours.previous, self.rank))
-            .map(|(channel, from, _)| (channel, from))
-            .collect()
-    }
-
-    /// The channels on which data goes through the network, and to which rank.
-    fn net_targets(&self) -> Vec<(usize, usize)> {
-        self.ring_links(|neighbours| (self.rank, neighbours.next)).map(|(channel, _, to)| (channel, to)).collect()
-    }
-
-    fn ring_links(&self, pair: impl Fn(Neighbours) -> (usize, usize)) -> impl Iterator<Item = (usize, usize, usize)> {
-        (0..self.layout.channels).filter_map(move |channel| {
-            let (from, to) = pair(self.neighbours(channel));
-            (from != to && self.roads.transport(from, to) == Transport::Net).then_some((channel, from, to))
-        })
-    }
-
     fn neighbours(&self, channel: usize) -> Neighbours {
         let ring = &self.rings[channel];
         let position = ring.iter().position(|&rank| rank == self.rank).expect("a ring passes through every rank");
         let at = |step: usize| ring[(position + step) % ring.len()];
         Neighbours { position, previous: at(ring.len() - 1), next: at(1) }
-    }
-
-    /// Connects to those we send to, then takes the connections of those we receive from. Each process answers by a
-    /// thread of its own, so nobody waits in a circle.
-    fn connect_streams(&self, door: &Door, offers: &[Offer]) -> Result<Streams> {
-        let purpose = |channel: usize, from, to| -> Purpose {
-            door.purpose(Kind::Data { channel: channel as u16, attempt: self.attempt, socket: 0 }, from, to)
-        };
-        let name = |rank| self.member.progress().name(rank);
-        let mut streams = Streams::default();
-        for (channel, to) in self.net_targets() {
-            let connected = door.connect(&offers[to].addresses, purpose(channel, self.rank, to), self.timeout);
-            let stream = connected.and_then(|stream| stream.into_tcp()).map_err(|error| {
-                let seen = format!("connecting to {} through NET/Socket failed: {error}", name(to));
-                Error::new(ErrorKind::Remote, seen)
-                    .hint("NCCL_SOCKET_IFNAME chooses the interface that peers connect to")
-            })?;
-            streams.outgoing.push((channel, stream));
-        }
-        let stop = || self.member.progress().stopped();
-        for (channel, from) in self.net_sources() {
-            let taken = door.take(purpose(channel, from, self.rank), self.timeout, stop);
-            let stream = taken.and_then(|stream| stream.into_tcp()).map_err(|error| {
-                let seen = format!("{} did not connect through NET/Socket: {error}", name(from));
-                Error::new(ErrorKind::Remote, seen)
-            })?;
-            streams.incoming.push((channel, stream));
-        }
-        Ok(streams)
     }
 
     /// Sends a pattern along every road through memory, has it answered, and looks whether both came right. The
@@ -249,8 +190,8 @@ impl Request<'_> {
         let proxy = match ends.sends.is_empty() && ends.receives.is_empty() {
             true => None,
             false => {
-                let progress = self.member.progress().clone();
-                Some(Proxy::start(self.rank, progress, ends.sends, ends.receives, kept.clone())?)
+                let (progress, threads) = (self.member.progress(), self.sockets.threads);
+                Some(Proxy::start(self.rank, progress, ends.sends, ends.receives, kept.clone(), threads)?)
             }
         };
         Ok(Connected { channels, proxy, regions: kept })
@@ -311,18 +252,11 @@ struct Neighbours {
     next: usize,
 }
 
-/// Sockets for data, by channel.
-#[derive(Default)]
-struct Streams {
-    outgoing: Vec<(usize, TcpStream)>,
-    incoming: Vec<(usize, TcpStream)>,
-}
-
 /// The ends of network connections, as they are made for the proxy.
 struct Ends {
     streams: Streams,
-    sends: Vec<End>,
-    receives: Vec<End>,
+    sends: Vec<Connection>,
+    receives: Vec<Connection>,
     /// Slots of outgoing links, which no peer sees.
     buffers: Vec<Arc<Region>>,
 }
@@ -346,8 +280,8 @@ impl Ends {
             peer: peer as u32,
             step: 0,
         };
-        let stream = take(&mut self.streams.outgoing, channel);
-        self.sends.push(End { stream, link, slot_bytes, channel: channel as u32 });
+        let streams = streams::take(&mut self.streams.outgoing, channel);
+        self.sends.push((End::new(link, slot_bytes, channel as u32, streams.len()), streams));
         Ok(link)
     }
 
@@ -369,8 +303,8 @@ impl Ends {
             peer: peer as u32,
             step: 0,
         };
-        let stream = take(&mut self.streams.incoming, channel);
-        self.receives.push(End { stream, link, slot_bytes, channel: channel as u32 });
+        let streams = streams::take(&mut self.streams.incoming, channel);
+        self.receives.push((End::new(link, slot_bytes, channel as u32, streams.len()), streams));
         Ok(link)
     }
 
@@ -380,11 +314,6 @@ impl Ends {
         self.buffers.push(buffer.clone());
         Ok(buffer)
     }
-}
-
-fn take(streams: &mut Vec<(usize, TcpStream)>, channel: usize) -> TcpStream {
-    let at = streams.iter().position(|&(of, _)| of == channel);
-    streams.swap_remove(at.expect("every link through the network was connected")).1
 }
 
 /// What `from` sends to `to` when it tries the road: never zero, and different everywhere.

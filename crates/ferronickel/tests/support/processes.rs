@@ -14,6 +14,10 @@ const SIZE: &str = "TEST_SIZE";
 const PLAY: &str = "TEST_PLAY";
 const ID: &str = "TEST_ID";
 const PLACE: &str = "TEST_PLACE";
+/// Set for a rank that may make no memory to share.
+pub const NO_MEMFD: &str = "TEST_NO_MEMFD";
+/// How many open files a rank may have.
+pub const FILES: &str = "TEST_FILES";
 
 /// The part that this process plays, if it is a rank.
 pub struct Part {
@@ -29,6 +33,16 @@ impl Part {
     /// None in the process that starts the ranks.
     pub fn taken() -> Option<Part> {
         let get = |name| std::env::var(name).ok();
+        get(RANK)?;
+        if get(NO_MEMFD).is_some() {
+            forbid_memfd();
+        }
+        if let Some(limit) = get(FILES) {
+            let limit = limit.parse().unwrap();
+            let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+            // SAFETY: the limit is valid
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        }
         let (rank, size) = (get(RANK)?.parse().unwrap(), get(SIZE)?.parse().unwrap());
         let place = PathBuf::from(get(PLACE)?);
         let hex = get(ID)?;
@@ -207,4 +221,24 @@ impl Drop for Ranks {
 
 fn hex(id: &UniqueId) -> String {
     id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// As in a sandbox that does not know the call: memfd_create fails from now on.
+fn forbid_memfd() {
+    let statement = |code: u32, jt, jf, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let (load, equal, give) =
+        (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ, libc::BPF_RET);
+    let mut filter = [
+        statement(load, 0, 0, 0),
+        statement(equal, 0, 1, libc::SYS_memfd_create as u32),
+        statement(give, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(give, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program is valid and is copied by the kernel; it binds every thread of this process, as is meant
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
+        assert_eq!(libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &program), 0);
+    }
 }
