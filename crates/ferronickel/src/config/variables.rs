@@ -157,9 +157,9 @@ variables! {
     BUFFSIZE = "NCCL_BUFFSIZE", Kind::Integer { lowest: 4096, highest: 1 << 30 }, "1048576",
         "The size in bytes of the buffer of a connection under the Simple protocol.";
     ANNOUNCE = "FERRONICKEL_ANNOUNCE", Kind::Flag, "1",
-        "Whether one line tells, even when the log is off, that a slower road was taken than the hardware allows.";
+        "Whether a line tells, even when the log is off, that a slower road is taken or that a collective makes no progress.";
     TIMEOUT = "FERRONICKEL_TIMEOUT", Kind::Integer { lowest: 0, highest: 31_536_000 }, "30",
-        "After how many seconds without progress the log says which ranks a collective waits for; 0 is never.";
+        "After how many seconds without progress a line tells which ranks a collective waits for; 0 is never.";
     INIT_TIMEOUT = "FERRONICKEL_INIT_TIMEOUT", Kind::Integer { lowest: 1, highest: 31_536_000 }, "60",
         "How many seconds a communicator waits for its ranks to come together.";
     SOCKET_IFNAME = "NCCL_SOCKET_IFNAME", Kind::Text, "",

@@ -125,7 +125,8 @@ pub fn last_warning() -> String {
     LAST_WARNING.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Tells the user one thing that should be heard by default: that a slower road was taken than the hardware allows.
+/// Tells the user what should be heard by default: that a slower road was taken than the hardware allows, or that a
+/// collective makes no progress.
 ///
 /// Where the log shows WARN it is a WARN line. It goes to the standard error, after "ferronickel: ", where the log does
 /// not show it, or shows it only in a file. `FERRONICKEL_ANNOUNCE=0` leaves only the WARN line.

@@ -50,6 +50,8 @@ pub(super) fn start(root: Arc<Root>, door: Arc<Door>, alarm: Alarm) -> io::Resul
     let (guests, patience) = (Vec::new(), Patience::new());
     let deadline = (Instant::now() + root.timeout, root.timeout);
     let mut server = Server { root, _door: door, alarm, guests, patience, deadline, announced: 0 };
+    // somebody is waiting already
+    server.alarm.raise();
     threads::spawn("fnickel root", move || server.run()).map(drop)
 }
 

@@ -1,10 +1,10 @@
-//! The watchdog: a collective that makes no progress is reported, with who is missing.
+//! The watchdog: a collective that makes no progress is reported, once, with who is missing.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Progress;
-use crate::diagnostics::log::warn;
+use crate::diagnostics::log;
 use crate::types::CallDescription;
 
 /// Since when each rank of this process has waited in its call.
@@ -38,7 +38,7 @@ impl Watch {
         } else if !wait.reported && wait.since.is_some_and(|since| since.elapsed() >= self.patience) {
             wait.reported = true;
             drop(wait);
-            warn!(-1, "{}", describe(progress, rank, self.patience));
+            log::announce(&describe(progress, rank, self.patience));
         }
     }
 }
