@@ -9,6 +9,7 @@ mod meeting;
 mod memory;
 mod number;
 mod options;
+mod processes;
 mod report;
 mod run;
 mod settings;
@@ -25,6 +26,7 @@ use std::io::{self, Write};
 use ferronickel::Config;
 
 pub use self::options::Options;
+use self::processes::Processes;
 use self::settings::Settings;
 use crate::exit::Failure;
 
@@ -35,5 +37,10 @@ pub fn all_reduce(options: Options, program: &str) -> Result<(), Failure> {
         // Whoever closed standard error does not want the note.
         let _ = writeln!(io::stderr(), "{program}: {note}");
     }
-    run::run(&settings, &Config::from_environment(), &calls::AllReduce, &mut io::stdout())
+    let config = Config::from_environment();
+    let processes = Processes::find(&config)?;
+    let settings = settings.of_process(&processes)?;
+    let (mut stdout, mut sink) = (io::stdout(), io::sink());
+    let out: &mut (dyn Write + Send) = if processes.reports() { &mut stdout } else { &mut sink };
+    run::run(&settings, &config, &processes, &calls::AllReduce, out)
 }

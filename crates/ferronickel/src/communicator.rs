@@ -1,5 +1,6 @@
 //! A communicator's life: init, calls, abort, finalize.
 
+mod environment;
 mod init;
 mod report;
 

@@ -100,7 +100,7 @@ impl<'a> Report<'a> {
     fn memory(&self) -> String {
         let settings = self.settings;
         let longest = settings.sweep.largest() + u64::from(settings.unalign) * settings.largest_element();
-        let buffers = 2 * u64::from(settings.ranks()) * longest;
+        let buffers = 2 * u64::from(settings.local_ranks()) * longest;
         let total = self.initialisation + buffers;
         let [initialisation, buffers, total] = [self.initialisation, buffers, total].map(in_words);
         format!("Initialization {initialisation} | User-Allocated {buffers} | Total  {total}")
@@ -122,7 +122,7 @@ impl<'a> Report<'a> {
 
 /// A bar on standard error if that is a terminal, and nothing otherwise.
 fn progress(settings: &Settings) -> ProgressBar {
-    let target = match io::stderr().is_terminal() {
+    let target = match io::stderr().is_terminal() && settings.process == 0 {
         true => ProgressDrawTarget::stderr(),
         false => ProgressDrawTarget::hidden(),
     };

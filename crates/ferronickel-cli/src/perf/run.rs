@@ -11,6 +11,7 @@ use super::calls::Collective;
 use super::meeting::Meeting;
 use super::memory;
 use super::number::general;
+use super::processes::Processes;
 use super::report::Report;
 use super::settings::Settings;
 use super::supervisor::Supervisor;
@@ -22,18 +23,23 @@ use crate::exit::{Code, Failure};
 pub fn run<C: Collective>(
     asked: &Settings,
     config: &Config,
+    processes: &Processes,
     collective: &C,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let (min, max) = (asked.sweep.min, asked.sweep.max);
-    let (ranks, unaligned) = (u64::from(asked.ranks()), u64::from(asked.unalign) * asked.largest_element());
+    let unaligned = u64::from(asked.unalign) * asked.largest_element();
+    // the processes of a host share its memory
+    let ranks = u64::from(asked.local_ranks()) * processes.local_size as u64;
     let fits = memory::largest_message(min, max, ranks, unaligned, memory::available())?;
+    let fits = processes.exchange(&fits)?.into_iter().min().unwrap_or(fits);
+    let devices: Vec<_> = processes.exchange(&rank_devices(asked))?.into_iter().flatten().collect();
     let mut settings = asked.clone();
     settings.sweep.max = fits;
     let mut report = Report::new(&settings, out)?;
     let result = report
-        .begin(asked, &rank_devices(asked), (fits < max).then_some(fits))
-        .and_then(|()| measure(&settings, config, collective, &mut report))
+        .begin(asked, &devices, (fits < max).then_some(fits))
+        .and_then(|()| measure(&settings, config, processes, collective, &mut report))
         .and_then(|()| report.end(&last_warning()));
     match result {
         Ok(()) => verdict(&settings, &report),
@@ -66,22 +72,33 @@ fn verdict(settings: &Settings, report: &Report) -> Result<(), Failure> {
 fn measure<C: Collective>(
     settings: &Settings,
     config: &Config,
+    processes: &Processes,
     collective: &C,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let threads = settings.threads as usize;
-    let id = if settings.parallel_init { Some(UniqueId::new().map_err(library)?) } else { None };
-    let meeting = Arc::new(Meeting::new(threads, settings.ranks() as usize));
+    let shared = processes.shared_id(config)?;
+    let id = match &shared {
+        _ if !settings.parallel_init => None,
+        Some(id) => Some(id.clone()),
+        None => Some(UniqueId::new().map_err(library)?),
+    };
+    let ranks = settings.local_ranks() as usize;
+    let (meeting, everyone) = (Arc::new(Meeting::new(threads, ranks)), Arc::new(Meeting::new(threads, ranks)));
     let supervisor = Supervisor::new(threads, settings.timeout);
-    let to_break_off = meeting.clone();
-    supervisor.on_failure(move || to_break_off.break_off());
-    let run = Run { settings, collective, config, supervisor, meeting, id };
+    let to_break_off = (meeting.clone(), everyone.clone());
+    supervisor.on_failure(move || {
+        to_break_off.0.break_off();
+        to_break_off.1.break_off();
+    });
+    supervisor.on_failure(processes.abort());
+    let run = Run { settings, collective, config, supervisor, meeting, processes, everyone, id };
     let failure = thread::scope(|scope| {
         spawn(scope, &run, || run.supervisor.watch());
         let mut helpers = Vec::new();
         run.supervisor.oversee(0, || {
             let resident = memory::resident();
-            let mut sets = run.initialise_unless_parallel()?.into_iter();
+            let mut sets = run.initialise_unless_parallel(shared.as_ref())?.into_iter();
             let first = sets.next().flatten();
             for (thread, communicators) in (1..).zip(sets) {
                 let run = &run;
@@ -98,7 +115,7 @@ fn measure<C: Collective>(
         }
         run.supervisor.finish()
     });
-    failure.map_or(Ok(()), Err)
+    failure.map_or_else(|| processes.finalize(), Err)
 }
 
 /// Starts a thread; that it cannot be started is a failure of the run.
@@ -111,9 +128,10 @@ fn spawn<'scope, C>(
     thread::Builder::new().spawn_scoped(scope, work).map_err(|error| run.supervisor.fail(failed(error))).ok()
 }
 
-/// The device of each rank.
-fn devices(settings: &Settings) -> Vec<Device> {
-    (0..settings.ranks()).map(|rank| Device::host(settings.first_device + rank)).collect()
+/// The rank and the device of each rank of this process.
+fn places(settings: &Settings) -> impl Iterator<Item = (u32, Device)> {
+    let first = settings.process * settings.local_ranks();
+    (0..settings.local_ranks()).map(move |index| (first + index, Device::host(settings.first_device + index)))
 }
 
 /// The devices as the table names them.
@@ -131,17 +149,24 @@ fn rank_devices(settings: &Settings) -> Vec<RankDevice> {
             name: device.name(),
         }
     };
-    (0..).zip(devices(settings)).map(describe).collect()
+    places(settings).map(describe).collect()
 }
 
 impl<C> Run<'_, C> {
     /// The communicators of each thread's ranks; none yet if each thread initialises its own.
-    fn initialise_unless_parallel(&self) -> Result<Vec<Option<Vec<Communicator>>>, Failure> {
+    fn initialise_unless_parallel(&self, shared: Option<&UniqueId>) -> Result<Vec<Option<Vec<Communicator>>>, Failure> {
         let threads = self.settings.threads as usize;
         if self.id.is_some() {
             return Ok((0..threads).map(|_| None).collect());
         }
-        let initialise = || Communicator::init_all(&devices(self.settings), self.config);
+        let places = || places(self.settings).map(|(rank, device)| (rank as usize, device));
+        let initialise = || match shared {
+            Some(id) => {
+                let own: Vec<_> = places().collect();
+                Communicator::init_ranks(id, self.settings.ranks() as usize, &own, self.config)
+            }
+            None => Communicator::init_all(&places().map(|(_, device)| device).collect::<Vec<_>>(), self.config),
+        };
         let mut all = self.supervisor.timed(0, initialise).map_err(library)?.into_iter();
         let per_thread = self.settings.per_thread as usize;
         Ok((0..threads).map(|_| Some(all.by_ref().take(per_thread).collect())).collect())
@@ -149,10 +174,10 @@ impl<C> Run<'_, C> {
 
     /// The communicators of a thread's ranks, initialised by it alone.
     pub fn initialise(&self, thread: usize, id: &UniqueId) -> Result<Vec<Communicator>, Failure> {
-        let (all, per_thread) = (devices(self.settings), self.settings.per_thread as usize);
-        let size = all.len();
-        let own: Vec<_> = all.into_iter().enumerate().skip(thread * per_thread).take(per_thread).collect();
-        let initialise = || Communicator::init_ranks(id, size, &own, self.config);
+        let per_thread = self.settings.per_thread as usize;
+        let own = places(self.settings).skip(thread * per_thread).take(per_thread);
+        let own: Vec<_> = own.map(|(rank, device)| (rank as usize, device)).collect();
+        let initialise = || Communicator::init_ranks(id, self.settings.ranks() as usize, &own, self.config);
         self.supervisor.timed(thread, initialise).map_err(library)
     }
 }
@@ -185,7 +210,7 @@ mod tests {
 
     fn run_with(line: &str, collective: &impl Collective) -> (Result<(), Failure>, String) {
         let mut out = Vec::new();
-        let result = run(&settings(line), &Config::default(), collective, &mut out);
+        let result = run(&settings(line), &Config::default(), &Processes::alone(), collective, &mut out);
         (result, String::from_utf8(out).unwrap())
     }
 
@@ -269,7 +294,7 @@ mod tests {
         let mut slow = settings("-b 8 -e 8 -g 2");
         slow.min_bandwidth = Some(1e9);
         let mut out = Vec::new();
-        let failure = run(&slow, &Config::default(), &AllReduce, &mut out).unwrap_err();
+        let failure = run(&slow, &Config::default(), &Processes::alone(), &AllReduce, &mut out).unwrap_err();
         assert_eq!(failure.code, Code::WrongResults);
         assert!(failure.message.contains("below 90% of NCCL_TESTS_MIN_BW=1000000000"), "{failure}");
         assert!(String::from_utf8(out).unwrap().contains(" FAILED\n"));
@@ -319,7 +344,9 @@ mod tests {
         {
             for room in [0, 600, 1500] {
                 let settings = settings("-b 8 -e 1M -f 2 -t 2 -n 2");
-                let failure = run(&settings, &Config::default(), &AllReduce, &mut Full(room, kind)).unwrap_err();
+                let failure =
+                    run(&settings, &Config::default(), &Processes::alone(), &AllReduce, &mut Full(room, kind))
+                        .unwrap_err();
                 assert_eq!((failure.code, failure.message.is_empty()), (code, code == Code::ClosedPipe));
             }
         }
@@ -330,7 +357,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut settings = settings("-b 64 -e 64 -t 2 -n 5");
         settings.json = Some(directory.path().join("a.json"));
-        let result = run(&settings, &Config::default(), &Faulty::new(Fault::Overlong, 7), &mut Vec::new());
+        let result =
+            run(&settings, &Config::default(), &Processes::alone(), &Faulty::new(Fault::Overlong, 7), &mut Vec::new());
         let text = std::fs::read_to_string(directory.path().join("a.json")).unwrap();
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(report["errors"][0].as_str(), Some(result.unwrap_err().message.as_str()));

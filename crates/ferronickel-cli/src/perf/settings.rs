@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::kind::{Op, Type};
 use super::options::Options;
+use super::processes::Processes;
 use super::size::{Step, Sweep};
 use super::statistics::Combine;
 use crate::exit::Failure;
@@ -30,7 +31,10 @@ pub struct Settings {
     pub threads: u32,
     /// Devices, and so ranks, that each thread drives.
     pub per_thread: u32,
-    /// The device of rank 0.
+    /// How many processes there are, each with as many threads and devices, and which of them this is.
+    pub processes: u32,
+    pub process: u32,
+    /// The device of this process's first rank.
     pub first_device: u32,
     pub parallel_init: bool,
     pub sweep: Sweep,
@@ -79,6 +83,8 @@ impl Settings {
         }
         Ok(Self {
             sweep: checked_sweep(&options)?,
+            processes: 1,
+            process: 0,
             first_device: first_device(&variable, ranks)?,
             min_bandwidth: min_bandwidth(&variable)?,
             notes: notes(&options),
@@ -109,9 +115,40 @@ impl Settings {
         })
     }
 
-    /// How many ranks there are.
+    /// How many ranks there are in all processes.
     pub const fn ranks(&self) -> u32 {
+        self.local_ranks() * self.processes
+    }
+
+    /// How many ranks this process has.
+    pub const fn local_ranks(&self) -> u32 {
         self.threads * self.per_thread
+    }
+
+    /// This process's share of a run of several. All must have the same settings.
+    pub fn of_process(mut self, processes: &Processes) -> Result<Settings, Failure> {
+        let all = processes.exchange(&format!("{self:?}"))?;
+        if let Some(other) = all.iter().position(|settings| *settings != all[0]) {
+            let message = format!("process {other} was started with other options than process 0");
+            return Err(Failure::usage(message).with_hint("give every process the same options"));
+        }
+        let number = |number: usize| u32::try_from(number).ok();
+        let counted = number(processes.size).zip(number(processes.rank)).zip(number(processes.local_rank));
+        let place = counted.and_then(|((size, rank), local_rank)| {
+            self.local_ranks().checked_mul(size)?;
+            let first = local_rank.checked_mul(self.local_ranks())?.checked_add(self.first_device)?;
+            first.checked_add(self.local_ranks())?;
+            Some((size, rank, first))
+        });
+        let (size, rank, first) = place.ok_or_else(|| {
+            let message = format!("{} processes of {} ranks each are too many", processes.size, self.local_ranks());
+            Failure::usage(message).with_hint("use fewer ranks (-t, -g) or fewer processes")
+        })?;
+        (self.processes, self.process, self.first_device) = (size, rank, first);
+        if !processes.reports() {
+            self.json = None;
+        }
+        Ok(self)
     }
 
     /// Bytes of the largest element that is run.

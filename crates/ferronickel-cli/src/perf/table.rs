@@ -15,7 +15,7 @@ pub const NCCL_VERSION: u32 = 23007;
 pub const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
 
 /// The device of a rank, as the table names it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RankDevice {
     pub rank: u32,
     pub pid: u32,

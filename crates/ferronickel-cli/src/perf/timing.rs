@@ -48,8 +48,8 @@ impl<C: Collective> Worker<'_, C> {
         let before = Instant::now();
         match self.run.settings.blocking {
             Blocking::Off | Blocking::Wait => Ok(Duration::ZERO),
-            Blocking::WaitAndMeet => self.meet(Share::default()).map(|_| Duration::ZERO),
-            Blocking::WaitAndMeetUntimed => self.meet(Share::default()).map(|_| before.elapsed()),
+            Blocking::WaitAndMeet => self.barrier().map(|()| Duration::ZERO),
+            Blocking::WaitAndMeetUntimed => self.barrier().map(|()| before.elapsed()),
         }
     }
 
@@ -75,10 +75,40 @@ impl<C: Collective> Worker<'_, C> {
         }
     }
 
-    /// Meets the other threads.
+    /// Meets the other threads, of all processes: each brings something, and all get everything.
     pub fn meet(&self, share: Share) -> Result<Arc<Vec<Share>>, Failure> {
-        // Whoever broke it off has recorded a failure of more interest.
-        let broken = |Broken| Failure::new(Code::System, "another thread failed");
-        self.run.meeting.meet(self.thread, share).map_err(broken)
+        let run = self.run;
+        let met = run.meeting.meet(self.thread, share).map_err(broken)?;
+        if run.processes.size == 1 {
+            return Ok(met);
+        }
+        // the first thread speaks for its process
+        let all = match self.thread {
+            0 => {
+                let exchanged = run.supervisor.timed(0, || run.processes.exchange(&*met))?;
+                Some(Arc::new(exchanged.into_iter().flatten().collect()))
+            }
+            _ => None,
+        };
+        let all = run.everyone.meet(self.thread, all).map_err(broken)?;
+        all[0].clone().ok_or_else(|| broken(Broken))
     }
+
+    /// Waits for the other threads of all processes.
+    pub fn barrier(&self) -> Result<(), Failure> {
+        let run = self.run;
+        run.meeting.meet(self.thread, Share::default()).map_err(broken)?;
+        if run.processes.size == 1 {
+            return Ok(());
+        }
+        if self.thread == 0 {
+            run.supervisor.timed(0, || run.processes.barrier())?;
+        }
+        run.everyone.meet(self.thread, None).map_err(broken).map(drop)
+    }
+}
+
+/// Whoever broke a meeting off has recorded a failure of more interest.
+fn broken(_: Broken) -> Failure {
+    Failure::new(Code::System, "another thread failed")
 }

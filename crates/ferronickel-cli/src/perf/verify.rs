@@ -10,7 +10,7 @@ use super::data::{Recipe, Value};
 const CHUNK: usize = 1 << 16;
 
 /// What a check found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Checked {
     /// Elements that were wrong.
     pub wrong: u64,

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferronickel::{Communicator, Config, DeviceBuffer, Error, UniqueId};
+use serde::{Deserialize, Serialize};
 
 use super::calls::{Buffers, Calls, Collective, Rank, Size};
 use super::data::{Recipe, Value, with_value_type};
 use super::kind::{Op, Type};
 use super::measure::{Half, Row};
 use super::meeting::Meeting;
+use super::processes::Processes;
 use super::report::Report;
 use super::settings::Settings;
 use super::statistics::{Iterations, all_reduce_bandwidth};
@@ -25,12 +27,15 @@ pub struct Run<'a, C> {
     pub config: &'a Config,
     pub supervisor: Supervisor,
     pub meeting: Arc<Meeting<Share>>,
+    pub processes: &'a Processes,
+    /// What all threads get of what the processes exchanged.
+    pub everyone: Arc<Meeting<Option<Arc<Vec<Share>>>>>,
     /// With it each thread initialises its own communicators.
     pub id: Option<UniqueId>,
 }
 
 /// What a thread brings to a meeting.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Share {
     /// Per collective, until they were complete.
     pub completed: Duration,
@@ -71,7 +76,7 @@ impl<'a, C: Collective> Worker<'a, C> {
             ranks.push(Rank { communicator, stream });
         }
         let worker = Self { run, thread, ranks, checks: Cell::new(0) };
-        worker.meet(Share::default())?;
+        worker.barrier()?;
         Ok(worker)
     }
 
@@ -85,7 +90,7 @@ impl<'a, C: Collective> Worker<'a, C> {
 
     /// Every call is complete, and no thread makes another.
     fn finalize(&self) -> Result<(), Failure> {
-        self.meet(Share::default())?;
+        self.barrier()?;
         let finalize = || self.ranks.iter().try_for_each(|rank| rank.communicator.finalize());
         self.run.supervisor.timed(self.thread, finalize).map_err(library)
     }
@@ -131,7 +136,7 @@ impl<'a, C: Collective> Worker<'a, C> {
             self.queue(settings.warmup, |iteration| calls.start(u64::from(iteration), 1))?;
         }
         self.complete()?;
-        self.meet(Share::default()).map(drop)
+        self.barrier()
     }
 
     /// Measures a size both ways.
@@ -173,7 +178,7 @@ impl<'a, C: Collective> Worker<'a, C> {
         let calls = self.calls(buffers, op, count as usize, in_place)?;
         calls.start(0, 1).map_err(library)?;
         self.complete()?;
-        self.meet(Share::default())?;
+        self.barrier()?;
         let mut share = self.time(&calls)?;
         for _ in 0..settings.checks {
             share.checked += self.check(&calls, op)?;

@@ -14,5 +14,4 @@ pub(crate) mod service;
 pub(crate) mod session;
 pub(crate) mod stream;
 pub(crate) mod unique_id;
-#[allow(dead_code, reason = "communicators will be made from it")]
 pub(crate) mod world;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::service::Service;
 use super::unique_id::random;
 use crate::config::{Config, variables};
+use crate::device::host::wait;
 
 /// What every rank says of itself when it comes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -24,6 +25,8 @@ pub(crate) struct Presence {
     pub node: u64,
     /// The node's name by `NCCL_HOSTID`, if that is set.
     pub host_id: Option<String>,
+    /// The processors that its process may use, a bit for each.
+    pub processors: Vec<u64>,
     pub addresses: Vec<SocketAddr>,
     /// The abstract Unix name of the process, or why it has none.
     pub unix: Result<String, String>,
@@ -45,6 +48,7 @@ impl Presence {
             process: process(),
             node,
             host_id,
+            processors: wait::affinity(),
             addresses: service.map(|service| service.addresses.clone()).unwrap_or_default(),
             unix: service.map_or_else(|| Err("its process listens nowhere".into()), |service| service.unix.clone()),
         }

@@ -263,14 +263,12 @@ impl Joining<'_> {
         let met = Instant::now();
         let Agreed { roads, layout, planner, connected } = self.agree_on_roads()?;
         let decisions: Arc<[Decision]> = roads.pairs_of(rank).map(|(from, to)| roads.decision(from, to)).collect();
-        // proxies need processors as well
-        let threads = roads.node_mates(rank).count() * if roads.slowest() == Transport::Net { 2 } else { 1 };
         let arenas: Vec<_> = (0..size).map(|rank| self.member.session().arena_of(rank)).collect();
         let keep = connected.regions.into_iter().chain(arenas.iter().flatten().cloned()).collect();
         let context = RankContext {
             rank,
             ranks: size,
-            spins: wait::spins_for(threads),
+            spins: self.spins(&roads),
             crowded: AtomicU32::new(0),
             capacities: layout.capacities,
             arenas: arenas
@@ -302,6 +300,18 @@ impl Joining<'_> {
         self.member.complete();
         inner.log_complete(api, InitTimings { began, met });
         Ok(Communicator { inner: Arc::new(inner) })
+    }
+
+    /// Turns worth spinning in a wait.
+    fn spins(&self, roads: &Roads) -> u32 {
+        let presence = |rank: usize| &self.peers[rank].presence;
+        let (rank, own) = (self.coming.rank, presence(self.coming.rank));
+        // proxies need processors as well
+        let each = if roads.slowest() == Transport::Net { 2 } else { 1 };
+        let here = roads.node_mates(rank).filter(|&mate| presence(mate).process == own.process).count();
+        let mates = roads.node_mates(rank).map(|mate| &presence(mate).processors[..]);
+        let affinities: Vec<_> = std::iter::once(&own.processors[..]).chain(mates).collect();
+        wait::spins_for(here * each, (affinities.len() - 1) * each, &affinities)
     }
 
     /// Chooses roads and connects; roads that turn out broken are closed, and the rest is tried again.

@@ -1,0 +1,74 @@
+//! The benchmark over several processes.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Done, command, run};
+
+/// Runs `perf all-reduce` with these options in so many processes.
+fn perf_in(processes: u32, options: &str) -> Done {
+    let itself = env!("CARGO_BIN_EXE_ferronickel");
+    run(&mut command(&format!("run -n {processes} -- {itself} perf all-reduce {options}")))
+}
+
+fn rows(done: &Done) -> usize {
+    done.out.lines().filter(|line| line.starts_with("  ")).count()
+}
+
+#[test]
+fn one_process_reports_for_all() {
+    for (processes, options, ranks) in
+        [(2, "-b 8 -e 1M -f 32", 2), (3, "-b 8 -e 32K -f 64 -d int32", 3), (2, "-t 2 -g 2 -b 8 -e 4K -f 8 -p 1", 8)]
+    {
+        let done = perf_in(processes, &format!("{options} -n 3 -w 1"));
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let devices: Vec<_> = done.out.lines().filter(|line| line.contains("Host device")).collect();
+        assert_eq!(devices.len(), ranks, "{}", done.out);
+        for (rank, device) in devices.iter().enumerate() {
+            assert!(device.starts_with(&format!("#  Rank {rank:2} ")) && device.contains(&format!("device {rank:2}")));
+        }
+        assert!(rows(&done) >= 2 && done.out.matches("# Out of bounds values : 0 OK").count() == 1, "{}", done.out);
+    }
+}
+
+#[test]
+fn every_blocking_mode_and_average_works() {
+    for options in ["-z 1 -a 0", "-z 2 -a 2", "-z 3 -a 3", "-I 1 -K 1", "-t 2 -z 1"] {
+        let done = perf_in(2, &format!("-b 64 -e 64 -n 5 -w 1 {options}"));
+        assert_eq!((done.code, rows(&done)), (Some(0), 1), "{done:?}");
+    }
+}
+
+#[test]
+fn json_is_written_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.json");
+    let done = perf_in(2, &format!("-b 8 -e 64 -f 8 -n 2 -w 1 --json {}", path.display()));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(report["results"].as_array().unwrap().len(), 2);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn options_that_differ_are_an_error_of_all() {
+    let itself = env!("CARGO_BIN_EXE_ferronickel");
+    let script = format!("exec {itself} perf all-reduce -b 8 -e 8 -n $((5+$FERRONICKEL_RANK))");
+    let done = run(command("run -n 2 -- sh -c").arg(script));
+    assert_eq!(done.code, Some(6), "{done:?}");
+    assert!(done.err.contains("process 1 was started with other options than process 0"), "{}", done.err);
+}
+
+#[test]
+fn a_process_that_is_killed_ends_all_and_is_named() {
+    let itself = env!("CARGO_BIN_EXE_ferronickel");
+    let script = format!(
+        "if [ $FERRONICKEL_RANK = 1 ]; then (sleep 1; kill -9 $$) & fi; exec {itself} perf all-reduce -b 1M -e 1M -N 0"
+    );
+    let began = Instant::now();
+    let done = run(command("run -n 3 -- sh -c").arg(script));
+    assert_eq!(done.code, Some(128 + 9), "{done:?}");
+    assert!(done.err.contains("rank 1 (pid ") && done.err.contains("was killed by signal 9 (SIGKILL)"), "{}", done.err);
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
