@@ -52,6 +52,14 @@ fn json_is_written_once() {
 }
 
 #[test]
+fn memory_is_told_for_the_rank_that_has_most() {
+    let done = perf_in(2, "--memory -b 8 -e 8 -n 2 -w 1");
+    let line = done.out.lines().find(|line| line.starts_with("# Resident per rank    : ")).unwrap();
+    let mebibytes: f64 = line.split_whitespace().nth(5).unwrap().parse().unwrap();
+    assert!(line.ends_with(" MiB after init") && mebibytes < 16.0, "{line}");
+}
+
+#[test]
 fn options_that_differ_are_an_error_of_all() {
     let itself = env!("CARGO_BIN_EXE_ferronickel");
     let script = format!("exec {itself} perf all-reduce -b 8 -e 8 -n $((5+$FERRONICKEL_RANK))");

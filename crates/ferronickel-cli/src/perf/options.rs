@@ -145,8 +145,8 @@ pub struct Options {
     pub skip: u32,
 
     /// 1: report the memory used
-    #[arg(short = 'M', long = "memory", value_name = "0|1", default_value = "0",
-           value_parser = switch, action = ArgAction::Set, allow_hyphen_values = true, help_heading = "Report")]
+    #[arg(short = 'M', long = "memory", value_name = "0|1", default_value = "0", num_args = 0..=1,
+           default_missing_value = "1", value_parser = switch, action = ArgAction::Set, help_heading = "Report")]
     pub memory: bool,
 
     /// Write the results as JSON too; if FILE.json exists, to FILE.json.0, .1, ...

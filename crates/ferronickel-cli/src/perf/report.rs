@@ -21,6 +21,8 @@ pub struct Report<'a> {
     progress: ProgressBar,
     /// Bytes that initialising the communicators took.
     initialisation: u64,
+    /// Bytes that a rank had resident then, program and all: the most of any process.
+    resident: u64,
     /// What all rows so far come to.
     pub summary: Summary,
     /// The first element that was wrong, in words.
@@ -32,7 +34,7 @@ impl<'a> Report<'a> {
     pub fn new(settings: &'a Settings, out: &'a mut (dyn Write + Send)) -> Result<Self, Failure> {
         let json = settings.json.as_deref().map(json::Report::create).transpose()?;
         let (progress, summary) = (progress(settings), Summary::default());
-        Ok(Self { settings, out, json, progress, initialisation: 0, summary, first_wrong: None })
+        Ok(Self { settings, out, json, progress, initialisation: 0, resident: 0, summary, first_wrong: None })
     }
 
     /// Writes everything that comes before the first row: what was asked for, the devices, and the largest size if it
@@ -52,9 +54,9 @@ impl<'a> Report<'a> {
         self.print(&text)
     }
 
-    /// The ranks are ready, and took so many bytes; writes the names of the columns.
-    pub fn initialised(&mut self, bytes: u64) -> Result<(), Failure> {
-        self.initialisation = bytes;
+    /// The ranks are ready, and took so many bytes; each has so many resident. Writes the names of the columns.
+    pub fn initialised(&mut self, bytes: u64, resident: u64) -> Result<(), Failure> {
+        (self.initialisation, self.resident) = (bytes, resident);
         self.print(&table::header(self.settings))
     }
 
@@ -83,8 +85,8 @@ impl<'a> Report<'a> {
     /// Writes everything that comes after the last row.
     pub fn end(&mut self, warning: &str) -> Result<(), Failure> {
         self.progress.finish_and_clear();
-        let memory = self.settings.memory.then(|| self.memory());
-        self.print(&table::footer(&self.summary, self.settings.min_bandwidth, memory.as_deref(), warning))?;
+        let memory = self.settings.memory.then(|| (self.memory(), in_words(self.resident)));
+        self.print(&table::footer(&self.summary, self.settings.min_bandwidth, memory.as_ref(), warning))?;
         let errors: Vec<_> = (!warning.is_empty()).then(|| warning.to_owned()).into_iter().collect();
         self.end_json(&errors)
     }

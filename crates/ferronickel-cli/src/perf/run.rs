@@ -106,7 +106,9 @@ fn measure<C: Collective>(
                 helpers.extend(spawn(scope, run, move || run.supervisor.oversee(thread, work)));
             }
             let worker = Worker::new(&run, 0, first)?;
-            report.initialised(memory::resident().saturating_sub(resident))?;
+            let now = memory::resident();
+            let per_rank = processes.exchange(&(now / u64::from(settings.local_ranks())))?;
+            report.initialised(now.saturating_sub(resident), per_rank.into_iter().max().unwrap_or_default())?;
             worker.work(Some(report))
         });
         for helper in helpers {

@@ -131,15 +131,21 @@ fn half(half: &Half) -> String {
 }
 
 /// The lines below the rows: the verdicts, the memory used if that was asked for, and the library's last warning.
-pub fn footer(summary: &Summary, min_bandwidth: Option<f64>, memory: Option<&str>, warning: &str) -> String {
+pub fn footer(
+    summary: &Summary,
+    min_bandwidth: Option<f64>,
+    memory: Option<&(String, String)>,
+    warning: &str,
+) -> String {
     let verdict = |is_right: bool| if is_right { "OK" } else { "FAILED" };
     let line = |name: &str, value: &str| format!("# {name:<20} : {value}\n");
     let mut text = line("Out of bounds values", &format!("{} {}", summary.wrong, verdict(summary.wrong == 0)));
     let fast = summary.is_fast_enough(min_bandwidth).map_or("", verdict);
     text.push_str(&line("Avg bus bandwidth", &format!("{} {fast}", general(summary.bandwidth()))));
     text.push_str(&format!("#\n# Collective test concluded: {NAME}\n"));
-    if let Some(memory) = memory {
+    if let Some((memory, resident)) = memory {
         text.push_str(&line("Host memory usage", memory));
+        text.push_str(&line("Resident per rank", &format!("{resident} after init")));
     }
     text.push_str("#\n");
     match warning {
@@ -217,7 +223,7 @@ mod tests {
         let text = start(&settings)
             + &header(&settings)
             + &row(&row_of(8, half.clone(), half), Some("2026-01-02 03:04:05"))
-            + &footer(&Summary::default(), Some(1.0), Some("buffers 1 MB"), "something odd");
+            + &footer(&Summary::default(), Some(1.0), Some(&("buffers 1 MB".into(), "6 MB".into())), "something odd");
         insta::assert_snapshot!(ends(&text).replace(env!("CARGO_PKG_VERSION"), "VERSION"));
     }
 }
