@@ -71,6 +71,16 @@
 //! # }
 //! ```
 //!
+//! # A process for each rank
+//!
+//! The others may as well be processes, on this machine or another: the id is 128 bytes to be passed on
+//! ([`UniqueId::as_bytes`], [`UniqueId::from_bytes`]), by whatever means the program has. Where a launcher started the
+//! processes (`ferronickel run`, `mpirun`, `srun`, torchrun), [`Communicator::from_environment`] is all it takes, and
+//! [`World`] tells who this process is.
+//!
+//! A rank that dies, stops or leaves is noticed by every other, on whatever road: calls that need it end with an error
+//! that names it, with its host and pid.
+//!
 //! # Streams
 //!
 //! A [`Stream`] keeps calls in order and runs them beside the caller. A call never waits for a peer, so that calls may
