@@ -26,6 +26,8 @@ pub(crate) struct Arena {
 
 /// Room that an arena has at least, or there is none.
 const LEAST_BYTES: usize = 64 << 20;
+/// Of the address space that the process may have, an arena takes no more than this part.
+const LIMIT_SHARE: u64 = 16;
 
 impl Arena {
     /// The arena of this process, made when it is first asked for; or why there is none.
@@ -44,13 +46,22 @@ impl Arena {
         let info = rustix::system::sysinfo();
         let memory = usize::try_from(info.totalram).unwrap_or(usize::MAX).saturating_mul(info.mem_unit as usize);
         let mut bytes = memory.max(LEAST_BYTES).next_power_of_two();
+        if let Some(limit) = rustix::process::getrlimit(rustix::process::Resource::As).current {
+            // A limit on memory counts addresses, and the arenas of peers take some as well.
+            let share = usize::try_from(limit / LIMIT_SHARE).unwrap_or(usize::MAX);
+            if share < LEAST_BYTES {
+                return Err(format!(
+                    "a limit of {limit} bytes on the address space (ulimit -v) leaves no room to share"
+                ));
+            }
+            bytes = bytes.min(share.next_power_of_two() / 2);
+        }
         loop {
             match Region::shared(bytes) {
                 Ok(region) => {
                     let (free, process) = (Mutex::new(Ranges::new(bytes)), std::process::id());
                     return Ok(Arena { region, free, process });
                 }
-                // a memory limit of the process counts addresses; one that leaves no such room is no use
                 Err(rustix::io::Errno::NOMEM) if bytes / 2 >= LEAST_BYTES => bytes /= 2,
                 Err(error) => return Err(format!("no memory can be shared: {error}")),
             }

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::{LAST_WORDS, Link, Shared};
 use crate::bootstrap::connection::{Message, Outgoing, Received};
@@ -130,17 +131,25 @@ impl Monitor {
     /// Looks whether a process is gone, and whether it may.
     fn notice(&mut self, index: usize, outcome: io::Result<()>) {
         let link = &mut self.links[index];
-        let reason = match outcome {
-            Err(error) => error.to_string(),
-            Ok(()) if link.connection.closed => "its connection closed".into(),
-            Ok(()) => return,
+        let error = match outcome {
+            Ok(()) if !link.connection.closed => return,
+            Ok(()) => None,
+            Err(error) => Some(error),
         };
         link.connection.closed = true;
         let orderly = link.left || link.ranks.iter().all(|&rank| self.progress.has_departed(rank));
         let ranks = link.ranks.clone();
         if !orderly {
             let name = self.name(&ranks);
-            self.fail(format!("{name} died: {reason}"));
+            match error {
+                Some(error) if !is_end(&error) => {
+                    let exhausted =
+                        Errno::from_io_error(&error).is_some_and(|code| [Errno::MFILE, Errno::NFILE].contains(&code));
+                    let hint = exhausted.then(|| "raise the limit on open files (ulimit -n)".into());
+                    self.fail(format!("the connection to {name} failed: {error}"), hint);
+                }
+                _ => self.fail(format!("{name} died: its connection closed"), None),
+            }
         }
         ranks.iter().for_each(|&rank| self.progress.lose(rank, true));
     }
@@ -149,7 +158,7 @@ impl Monitor {
         let silent = |link: &&Link| !link.connection.closed && self.patience.is_over(link.connection.heard);
         let silent: Vec<_> = self.links.iter().filter(silent).map(|link| link.ranks.clone()).collect();
         for ranks in silent {
-            self.fail(self.patience.verdict(&self.name(&ranks)));
+            self.fail(self.patience.verdict(&self.name(&ranks)), None);
             ranks.iter().for_each(|&rank| self.progress.lose(rank, false));
         }
     }
@@ -159,8 +168,8 @@ impl Monitor {
         ranks.iter().map(|&rank| self.progress.name(rank)).collect::<Vec<_>>().join(" and ")
     }
 
-    fn fail(&self, seen: String) {
-        self.progress.fail(Failure { kind: ErrorKind::Remote, seen, hint: None });
+    fn fail(&self, seen: String, hint: Option<String>) {
+        self.progress.fail(Failure { kind: ErrorKind::Remote, seen, hint });
         self.notify();
     }
 
@@ -204,4 +213,10 @@ impl Monitor {
             }
         }
     }
+}
+
+/// Whether an error is how the end of the other process looks.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
