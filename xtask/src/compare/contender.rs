@@ -70,7 +70,8 @@ impl Contender {
         let directory = scratch()?;
         let (source, program) = (directory.join("peer.c"), directory.join(format!("peer-{name}")));
         std::fs::write(&source, SOURCE).map_err(|error| format!("cannot write {}: {error}", source.display()))?;
-        finish(Command::new(&mpicc).args(["-O2", "-o"]).arg(&program).arg(&source))?;
+        finish(Command::new(&mpicc).args(["-O2", "-o"]).arg(&program).arg(&source))
+            .map_err(|reason| format!("its benchmark cannot be compiled, which takes {}: {reason}", library.package))?;
         let kind = Kind::Mpi { mpirun, options: library.options, program };
         Ok(Contender { name: name.into(), kind })
     }
