@@ -13,25 +13,30 @@ use crate::device::{Allocation, Use};
 use crate::error::{Error, Result};
 use crate::types::{CallDescription, DataType, RedOp};
 
-/// A call that has been checked and waits for its group to end.
+/// A call that has been checked.
 pub(crate) struct Call {
-    pub communicator: Arc<Inner>,
-    pub stream: Arc<Shared>,
     pub description: CallDescription,
     pub data_type: DataType,
     pub op: RedOp,
     pub count: usize,
     pub send: *const u8,
     pub receive: *mut u8,
-    /// The memory it uses, and whether it writes there.
-    pub buffers: [(Arc<Allocation>, bool); 2],
+    /// The memory it uses, and whether it writes there. In place that is one piece.
+    pub buffers: [Option<(Arc<Allocation>, bool)>; 2],
+}
+
+/// A call that waits for its group to end.
+struct Held {
+    communicator: Arc<Inner>,
+    stream: Arc<Shared>,
+    call: Call,
 }
 
 /// The group that this thread is in.
 #[derive(Default)]
 struct Group {
     depth: usize,
-    calls: Vec<Call>,
+    calls: Vec<Held>,
     /// The first call that was refused: nothing of the group is queued then.
     error: Option<Error>,
 }
@@ -113,44 +118,48 @@ pub(crate) fn is_open() -> bool {
 }
 
 /// Queues a checked call, or keeps it until the group ends.
-pub(crate) fn submit(call: Result<Call>) -> Result<()> {
-    if !is_open() {
-        return queue(call?, false);
-    }
-    GROUP.with_borrow_mut(|group| match call {
-        Ok(call) => {
-            group.calls.push(call);
-            Ok(())
-        }
-        Err(error) => {
-            group.error.get_or_insert(error.clone());
-            Err(error)
-        }
-    })
+#[inline]
+pub(crate) fn submit(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Result<Call>) -> Result<()> {
+    if is_open() { hold(communicator, stream, call) } else { queue(communicator, stream, call?, false) }
 }
 
-fn launch(calls: Vec<Call>) -> Result<()> {
-    let first = calls.first().map(|call| call.stream.clone());
-    for call in calls {
+#[cold]
+fn hold(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Result<Call>) -> Result<()> {
+    let call = call.or_else(refuse)?;
+    let held = Held { communicator: communicator.clone(), stream: stream.clone(), call };
+    GROUP.with_borrow_mut(|group| group.calls.push(held));
+    Ok(())
+}
+
+/// A call of the group was refused, and with it the group.
+fn refuse<T>(error: Error) -> Result<T> {
+    GROUP.with_borrow_mut(|group| group.error.get_or_insert(error.clone()).clone());
+    Err(error)
+}
+
+fn launch(calls: Vec<Held>) -> Result<()> {
+    let first = calls.first().map(|held| held.stream.clone());
+    for Held { communicator, stream, call } in calls {
         // The caller will wait for one of the streams and so run what is on it; nobody runs the others for it.
-        let elsewhere = first.as_ref().is_some_and(|first| !Arc::ptr_eq(first, &call.stream));
-        let (rank, device) = (call.communicator.rank, call.communicator.device.index());
-        queue(call, elsewhere).map_err(|error| error.in_call("group").on(rank, device))?;
+        let elsewhere = first.as_ref().is_some_and(|first| !Arc::ptr_eq(first, &stream));
+        let (rank, device) = (communicator.rank, communicator.device.index());
+        queue(&communicator, &stream, call, elsewhere).map_err(|error| error.in_call("group").on(rank, device))?;
     }
     Ok(())
 }
 
-fn queue(call: Call, for_worker: bool) -> Result<()> {
-    let (inner, stream) = (&call.communicator, &call.stream);
+#[inline]
+fn queue(inner: &Arc<Inner>, stream: &Arc<Shared>, mut call: Call, for_worker: bool) -> Result<()> {
     let plan = inner.planner.all_reduce(call.count * call.data_type.size_of());
-    let [send, receive] = &call.buffers;
-    let using = |(allocation, writes): &(Arc<Allocation>, bool)| Use::by_stream(allocation, stream.id(), *writes);
-    let uses = [Some(using(send)?), Some(using(receive)?)];
+    let buffers = std::mem::take(&mut call.buffers);
+    let using = |(allocation, writes)| Use::by_stream(allocation, stream.id(), writes);
+    let [send, receive] = buffers.map(|buffer| buffer.map(using).transpose());
+    let uses = [send?, receive?];
     // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order of
     // their numbers, whichever threads make them.
     let mut calls = inner.calls();
     *calls += 1;
-    inner.log_call(&call, &plan, *calls);
+    inner.log_call(&call, stream.id(), &plan, *calls);
     let launch = Launch {
         context: inner.context.clone(),
         kernel: plan.kernel,
@@ -189,7 +198,7 @@ mod tests {
     #[test]
     fn an_error_that_the_closure_swallows_still_refuses_the_group() {
         let refused = group(|| {
-            let _ = submit(Err(Error::new(ErrorKind::InvalidArgument, "a bad call")));
+            let _: Result<()> = refuse(Error::new(ErrorKind::InvalidArgument, "a bad call"));
             Ok(())
         });
         assert_eq!(refused.unwrap_err().seen(), "a bad call");

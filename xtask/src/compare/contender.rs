@@ -94,7 +94,7 @@ impl Contender {
                 for size in sizes {
                     command.args([size.bytes, size.iterations, size.warmup].map(|number| number.to_string()));
                 }
-                peer_times(&finish(&mut command)?)?
+                peer_times(&finish(&mut command)?, ranks)?
             }
         };
         let times = |size: &Size| found.get(&size.bytes).copied();
@@ -113,7 +113,8 @@ fn find(library: &Library) -> Option<[String; 2]> {
         [["mpirun", "mpicc"].map(|name| format!("{name}.{}", library.suffix)), ["mpirun".into(), "mpicc".into()]];
     candidates.into_iter().find(|[mpirun, mpicc]| {
         let is_it = says(mpirun, "--version").is_some_and(|version| version.contains(library.mark));
-        is_it && says(mpicc, "-show").is_some()
+        // what it says is of no interest, only that it is there
+        is_it && Command::new(mpicc).arg("-v").output().is_ok()
     })
 }
 
@@ -143,7 +144,12 @@ fn our_times(text: &str) -> Result<BTreeMap<u64, Times>, String> {
     rows.flatten().ok_or_else(|| "results of perf without sizes and times".into())
 }
 
-fn peer_times(text: &str) -> Result<BTreeMap<u64, Times>, String> {
+fn peer_times(text: &str, ranks: u32) -> Result<BTreeMap<u64, Times>, String> {
+    // a program that was compiled for another library than mpirun's runs as so many programs of one rank
+    let (first, text) = text.split_once('\n').unwrap_or((text, ""));
+    if first != format!("ranks {ranks}") {
+        return Err(format!("the peer's benchmark does not run with {ranks} ranks: it said '{first}'"));
+    }
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let bytes = words.next()?.parse().ok()?;
@@ -183,9 +189,10 @@ mod tests {
 
     #[test]
     fn times_are_read_from_both_sides() {
-        let theirs = peer_times("8 0.61 0.62\n16 0.7 0.8\n").unwrap();
+        let theirs = peer_times("ranks 2\n8 0.61 0.62\n16 0.7 0.8\n", 2).unwrap();
         assert_eq!(theirs[&16], Times { apart: 0.7, in_place: 0.8 });
-        assert!(peer_times("8 fast\n").unwrap_err().contains("8 fast"));
+        assert!(peer_times("ranks 2\n8 fast\n", 2).unwrap_err().contains("8 fast"));
+        assert!(peer_times("ranks 1\n8 0.1 0.1\n", 2).unwrap_err().contains("does not run with 2 ranks"));
         let ours = r#"{"results": [{"size": 8, "out_of_place": {"time": 0.5}, "in_place": {"time": 0.25}}]}"#;
         assert_eq!(our_times(ours).unwrap()[&8], Times { apart: 0.5, in_place: 0.25 });
         assert!(our_times("{}").is_err() && our_times("").is_err());

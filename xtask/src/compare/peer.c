@@ -1,5 +1,5 @@
 /* Times MPI_Allreduce of floats, out of place and in place, for the sizes and iterations that the arguments give:
-   SIZE ITERATIONS WARMUP, again and again. Prints a line for each size: bytes, then the mean time of a call in
+   SIZE ITERATIONS WARMUP, again and again. Prints how many ranks there are, then a line for each size: bytes, then the mean time of a call in
    microseconds both ways, averaged over the ranks. */
 #include <mpi.h>
 #include <stdio.h>
@@ -25,6 +25,8 @@ int main(int argc, char **argv) {
     int rank, ranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (rank == 0)
+        printf("ranks %d\n", ranks);
     for (int arg = 1; arg + 2 < argc; arg += 3) {
         size_t bytes = strtoull(argv[arg], NULL, 10);
         long iterations = strtol(argv[arg + 1], NULL, 10), warmup = strtol(argv[arg + 2], NULL, 10);

@@ -27,12 +27,11 @@ impl<C: Collective> Worker<'_, C> {
             self.queue(iterations, |iteration| calls.start(number(iteration), aggregated))?;
         } else {
             for iteration in 0..iterations {
-                let begin = Instant::now();
+                // reading the clock takes as long as a good part of a small call
+                let begin = settings.per_iteration.is_some().then(Instant::now);
                 calls.start(number(iteration), aggregated).map_err(library)?;
                 self.complete()?;
-                if settings.per_iteration.is_some() {
-                    times.push(begin.elapsed() / aggregated);
-                }
+                times.extend(begin.map(|begin| begin.elapsed() / aggregated));
                 untimed += self.meet_if_blocking()?;
             }
         }
@@ -45,11 +44,13 @@ impl<C: Collective> Worker<'_, C> {
 
     /// The meeting after an awaited iteration; how much of it does not count.
     fn meet_if_blocking(&self) -> Result<Duration, Failure> {
-        let before = Instant::now();
         match self.run.settings.blocking {
             Blocking::Off | Blocking::Wait => Ok(Duration::ZERO),
             Blocking::WaitAndMeet => self.barrier().map(|()| Duration::ZERO),
-            Blocking::WaitAndMeetUntimed => self.barrier().map(|()| before.elapsed()),
+            Blocking::WaitAndMeetUntimed => {
+                let before = Instant::now();
+                self.barrier().map(|()| before.elapsed())
+            }
         }
     }
 

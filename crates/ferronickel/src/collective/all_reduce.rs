@@ -32,7 +32,7 @@ impl Communicator {
         op: RedOp,
         stream: &Stream,
     ) -> Result<()> {
-        group::submit(self.checked_all_reduce(send, receive, op, stream))
+        group::submit(self.inner(), stream.shared(), self.checked_all_reduce(send, receive, op, stream))
             .map_err(|error| error.in_call(NAME).on(self.rank(), self.device().index()))
     }
 
@@ -60,16 +60,18 @@ impl Communicator {
                 Error::new(ErrorKind::InvalidArgument, seen).hint("use the same range for both, or separate ones")
             );
         }
+        let in_place = Arc::ptr_eq(send.allocation(), receive.allocation());
         Ok(Call {
-            communicator: self.inner().clone(),
-            stream: stream.shared().clone(),
             description: CallDescription::new(Collective::AllReduce, T::DATA_TYPE, op, send.len()),
             data_type: T::DATA_TYPE,
             op,
             count: send.len(),
             send: send.as_ptr().cast(),
             receive: receive.as_ptr().cast_mut().cast(),
-            buffers: [(send.allocation().clone(), false), (Arc::clone(receive.allocation()), true)],
+            buffers: [
+                (!in_place).then(|| (send.allocation().clone(), false)),
+                Some((Arc::clone(receive.allocation()), true)),
+            ],
         })
     }
 }

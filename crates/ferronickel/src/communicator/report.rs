@@ -167,7 +167,8 @@ impl Inner {
     }
 
     /// The lines that a call writes, when they are wanted.
-    pub(crate) fn log_call(&self, call: &Call, plan: &Plan, number: u64) {
+    #[inline]
+    pub(crate) fn log_call(&self, call: &Call, stream: u32, plan: &Plan, number: u64) {
         if !log::enabled(Level::Info, Subsys::COLL | Subsys::TUNING) {
             return;
         }
@@ -183,7 +184,7 @@ impl Inner {
             call.data_type as u8,
             call.op as u8,
             self.number,
-            call.stream.id(),
+            stream,
         );
         let bytes = call.count * call.data_type.size_of();
         let (algorithm, protocol) = names(plan.kernel);

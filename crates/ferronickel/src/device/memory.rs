@@ -111,13 +111,14 @@ pub(crate) struct Use {
 
 impl Use {
     /// A use by a call on `stream`.
-    pub fn by_stream(allocation: &Arc<Allocation>, stream: u32, writes: bool) -> Result<Use> {
+    #[inline]
+    pub fn by_stream(allocation: Arc<Allocation>, stream: u32, writes: bool) -> Result<Use> {
         if !allocation.users.enter(stream, writes) {
             let seen = format!("a buffer of {} is still in use by a call on another stream", allocation.device);
             return Err(Error::new(ErrorKind::InvalidUsage, seen)
                 .hint("synchronize that stream first, or give each stream an allocation of its own"));
         }
-        Ok(Use { allocation: allocation.clone(), writes })
+        Ok(Use { allocation, writes })
     }
 
     /// A use by the caller's own thread, once no call is in the way.

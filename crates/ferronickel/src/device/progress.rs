@@ -140,10 +140,17 @@ impl Progress {
 
     /// Why every rank must stop. None if it need not. Another process's word comes before its reason: waits a little
     /// for that.
+    #[inline]
     pub fn cause(&self) -> Option<Failure> {
+        // callers ask after every call
+        if self.stopped() { self.await_cause() } else { None }
+    }
+
+    #[cold]
+    fn await_cause(&self) -> Option<Failure> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         let deadline = Instant::now() + UNTOLD;
-        while failure.is_none() && self.stopped() {
+        while failure.is_none() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let seen = "another process stopped the communicator and did not say why".into();

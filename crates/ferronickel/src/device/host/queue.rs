@@ -55,6 +55,18 @@ pub struct Standing {
     pub stalled: bool,
 }
 
+impl<T> State<T> {
+    /// The next item, if nobody runs one; from now on somebody does.
+    fn take(&mut self) -> Option<T> {
+        if self.running {
+            return None;
+        }
+        let item = self.waiting.pop_front();
+        self.running = item.is_some();
+        item
+    }
+}
+
 impl<T> Queue<T> {
     /// An empty queue.
     pub fn new() -> Self {
@@ -74,14 +86,9 @@ impl<T> Queue<T> {
     /// The next item, if nobody runs one.
     pub fn begin(&self) -> Turn<T> {
         let mut state = self.lock();
-        if state.running {
-            return Turn::Busy;
-        }
-        match state.waiting.pop_front() {
-            Some(item) => {
-                state.running = true;
-                Turn::Run(item)
-            }
+        match state.take() {
+            Some(item) => Turn::Run(item),
+            None if state.running => Turn::Busy,
             None if state.closed => Turn::Closed,
             None => Turn::Empty,
         }
@@ -90,37 +97,49 @@ impl<T> Queue<T> {
     /// Ends the item that [`begin`](Self::begin) gave. Whether more wait.
     pub fn finish(&self) -> bool {
         let mut state = self.lock();
+        self.end(&mut state);
+        !state.waiting.is_empty()
+    }
+
+    fn end(&self, state: &mut State<T>) {
         debug_assert!(state.running);
         state.running = false;
         state.finished += 1;
         // Whoever sleeps for a later item sleeps on: who ran this one goes on, or wakes them when it stops. So a
         // sleeper costs one system call, not one an item.
         if state.finished >= state.wanted {
-            self.wake(&mut state);
+            self.wake(state);
         }
-        !state.waiting.is_empty()
     }
 
-    /// Runs items with `run` until `last` items are done, or waits while another party runs them: it looks again for
-    /// as long as `looks_again` says so, then it sleeps.
+    /// Runs items with `run` until `last` items are done, or all that are queued now if that is fewer; or waits while
+    /// another party runs them: it looks again for as long as `looks_again` says so, then it sleeps.
     ///
-    /// Returns whether items may lie still: those that were queued behind `last`, while this party ran. Nobody else
-    /// could begin them then, and whoever should have may have gone to sleep over it.
+    /// Returns whether items may lie still: those that were queued behind the last one, while this party ran. Nobody
+    /// else could begin them then, and whoever should have may have gone to sleep over it.
     #[must_use]
     pub fn help(&self, last: u64, mut run: impl FnMut(T), mut looks_again: impl FnMut() -> bool) -> bool {
         let mut left = false;
-        while self.standing().finished < last {
-            match self.begin() {
-                Turn::Run(item) => {
-                    run(item);
-                    left = self.finish();
-                }
-                Turn::Busy | Turn::Empty | Turn::Closed if looks_again() => {}
-                Turn::Busy | Turn::Empty | Turn::Closed => self.sleep_until_finished(last),
+        // one lock before an item and one after it: small calls cost little more than that
+        let mut state = self.lock();
+        let last = last.min(state.queued);
+        while state.finished < last {
+            if let Some(item) = state.take() {
+                drop(state);
+                run(item);
+                state = self.lock();
+                self.end(&mut state);
+                left = !state.waiting.is_empty();
+                continue;
             }
+            drop(state);
+            if !looks_again() {
+                self.sleep_until_finished(last);
+            }
+            state = self.lock();
         }
         if left {
-            self.wake(&mut self.lock());
+            self.wake(&mut state);
         }
         left
     }

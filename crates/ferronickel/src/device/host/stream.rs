@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,9 @@ pub(crate) struct Shared {
     worker: Worker,
     /// Whether the next launch is likely meant for the worker, so that it pays to keep looking for it.
     eager: AtomicBool,
-    /// The first failure since the last synchronize.
+    /// The first failure since the last synchronize, and whether there is one.
     failure: Mutex<Option<Error>>,
+    failed: AtomicBool,
 }
 
 /// How long an eager worker looks for more before it sleeps: longer than a caller takes between two groups.
@@ -54,6 +55,7 @@ impl Stream {
             worker: Worker::default(),
             eager: AtomicBool::new(false),
             failure: Mutex::new(None),
+            failed: AtomicBool::new(false),
         });
         dispatcher::watch(&shared);
         Ok(Stream { shared })
@@ -70,7 +72,6 @@ impl Stream {
     /// The first failure of a call on this stream since the last time it was asked.
     pub fn synchronize(&self) -> Result<()> {
         let shared = &*self.shared;
-        let last = shared.queue.standing().queued;
         let mut backoff = Backoff::new();
         // while another party has it: look a while, then sleep until it says that it is done
         let looks_again = || {
@@ -80,13 +81,15 @@ impl Stream {
             }
             is_short
         };
-        if shared.queue.help(last, |launch| shared.run(launch), looks_again) {
+        if shared.queue.help(u64::MAX, |launch| shared.run(launch), looks_again) {
             dispatcher::notice();
         }
-        match shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(error) => Err(error),
-            None => Ok(()),
+        if !shared.failed.load(Ordering::Acquire) {
+            return Ok(());
         }
+        let mut failure = shared.failure();
+        shared.failed.store(false, Ordering::Relaxed);
+        failure.take().map_or(Ok(()), Err)
     }
 
     /// Whether every call queued so far is done. Does not wait.
@@ -121,6 +124,10 @@ impl fmt::Debug for Stream {
 impl Shared {
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<Error>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a launch that the caller will most likely wait for itself.
@@ -188,7 +195,8 @@ impl Shared {
     fn run(&self, launch: Launch) {
         if let Err(error) = launch.run() {
             let error = error.on(launch.context.rank, self.device.index()).after(&launch.context.decisions);
-            self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            self.failure().get_or_insert(error);
+            self.failed.store(true, Ordering::Release);
         }
     }
 }
