@@ -10,6 +10,9 @@ use super::statistics::{Series, Verdict, geometric_mean, median, verdict};
 /// Up to here the geometric mean goes: beyond, memory alone decides.
 const MEAN_TO: u64 = 16 << 20;
 
+/// A call that takes so many times as long as a copy of its message has other things to do than to copy.
+const HARDLY: f64 = 10.0;
+
 /// The tables, one for each way to call, each followed by the means and by what limits each range.
 pub fn render(ranks: u32, names: &[&str], sizes: &[Size], all: &[Vec<Series>], copy_rate: f64) -> String {
     let mut text = format!(
@@ -72,7 +75,7 @@ fn limits(text: &mut String, sizes: &[Size], ours: &[Series], copy_rate: f64, pi
     let copies = |at: usize| time(at) / (sizes[at].bytes as f64 / copy_rate * 1e6);
     let least = (0..sizes.len()).map(time).fold(f64::INFINITY, f64::min);
     let limit = |at: usize| match () {
-        () if time(at) < 2.0 * least => Limit::Latency,
+        () if time(at) < 2.0 * least || copies(at) > HARDLY => Limit::Latency,
         () if copies(at) <= 2.0 => Limit::Memory,
         () => Limit::Steps,
     };

@@ -3,7 +3,7 @@
 //!
 //! It looks often enough that a launch lies some 20 µs. Where callers wait for what they queue it has nothing to find,
 //! and each look takes a processor from somebody who computes: after looks in vain it looks less often, down to every
-//! 100 µs, until it finds something.
+//! millisecond, until it finds something.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -17,7 +17,7 @@ use super::threads;
 /// How long a launch lies before its stream's worker is called: between one and two of these.
 const SHORTEST_TICK: Duration = Duration::from_micros(12);
 /// The same, after looks in vain.
-const LONGEST_TICK: Duration = Duration::from_micros(96);
+const LONGEST_TICK: Duration = Duration::from_micros(1000);
 /// Ticks without a new launch after which the dispatcher sleeps.
 const PATIENCE: u32 = 20;
 
