@@ -24,6 +24,8 @@ pub(crate) enum Message {
     Join { size: u32, rank: u32, name: String, info: Vec<u8>, patience: u64 },
     /// From the root: what every rank has said of itself.
     Everyone(Vec<Vec<u8>>),
+    /// To the root: the rank is connected to the others, who will notice what becomes of it.
+    Ready,
     /// All must stop, for this cause.
     Failed(Failure),
     /// What ranks of the sender bring to an exchange, with the files of each.

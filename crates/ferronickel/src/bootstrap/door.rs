@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::handshake::{self, Kind, Purpose};
 use super::root::Root;
 use super::service::Service;
-use super::stream::Stream;
+use super::stream::{Stop, Stream};
 use crate::diagnostics::log::warn;
 
 /// Closed when the last reference is dropped.
@@ -28,6 +28,8 @@ pub(crate) struct Door {
 
 /// Arrivals that may wait to be taken: more come only from a member that has gone mad.
 const MOST_ARRIVALS: usize = 65_536;
+/// How long a machine may take to answer that it is there.
+const REACH: Duration = Duration::from_secs(4);
 /// Whoever waits looks this often whether it should stop.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -67,7 +69,7 @@ impl Door {
     }
 
     /// Waits for the connection with this purpose.
-    pub fn take(&self, purpose: Purpose, limit: Duration, stop: impl Fn() -> bool) -> io::Result<Stream> {
+    pub fn take(&self, purpose: Purpose, limit: Duration, stop: Stop<'_>) -> io::Result<Stream> {
         let deadline = Instant::now() + limit;
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -88,15 +90,21 @@ impl Door {
         Purpose { id: self.number, kind, from: from as u32, to: to as u32 }
     }
 
-    /// Connects through the network to a process that listens at one of `addresses`.
-    pub fn connect(&self, addresses: &[SocketAddr], purpose: Purpose, limit: Duration) -> io::Result<Stream> {
-        connect(addresses, &self.secret, purpose, limit)
+    /// Connects through the network, within `limit`, to a process that listens at one of `addresses`.
+    pub fn connect(
+        &self,
+        addresses: &[SocketAddr],
+        purpose: Purpose,
+        limit: Duration,
+        stop: Stop<'_>,
+    ) -> io::Result<Stream> {
+        connect(addresses, &self.secret, purpose, limit, stop)
     }
 
     /// Connects within the machine to a process that listens under `name`.
-    pub fn connect_within(&self, name: &str, purpose: Purpose, limit: Duration) -> io::Result<Stream> {
+    pub fn connect_within(&self, name: &str, purpose: Purpose, limit: Duration, stop: Stop<'_>) -> io::Result<Stream> {
         let stream = Stream::unix(UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)?)?;
-        handshake::connect(&stream, &self.secret, purpose, limit)?;
+        handshake::connect(&stream, &self.secret, purpose, limit, stop)?;
         Ok(stream)
     }
 }
@@ -107,12 +115,14 @@ pub(super) fn connect(
     secret: &[u8; 32],
     purpose: Purpose,
     limit: Duration,
+    stop: Stop<'_>,
 ) -> io::Result<Stream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "it listens nowhere");
     for address in addresses {
-        let connected = TcpStream::connect_timeout(address, limit.max(Duration::from_millis(1))).and_then(|stream| {
+        let reach = limit.clamp(Duration::from_millis(1), REACH);
+        let connected = TcpStream::connect_timeout(address, reach).and_then(|stream| {
             let stream = Stream::tcp(stream)?;
-            handshake::connect(&stream, secret, purpose, limit)?;
+            handshake::connect(&stream, secret, purpose, limit, stop)?;
             Ok(stream)
         });
         match connected {

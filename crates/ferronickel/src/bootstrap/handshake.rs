@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::stream::{Limited, Stream};
+use super::stream::{Limited, Stop, Stream};
 use super::unique_id::{SECRET_BYTES, random};
 
 /// What a connection is for.
@@ -80,8 +80,9 @@ pub(crate) fn connect(
     secret: &[u8; SECRET_BYTES],
     purpose: Purpose,
     limit: Duration,
+    stop: Stop<'_>,
 ) -> io::Result<()> {
-    let stream = Limited::new(stream, limit);
+    let mut stream = Limited::new(stream, limit, stop);
     let ours = challenge()?;
     stream.write(&[&ours[..], &purpose.to_bytes()].concat())?;
     let mut answer = [0; ANSWER];
@@ -164,7 +165,8 @@ mod tests {
     }
 
     fn accept(stream: &Stream, secret: &[u8; 32], limit: Duration) -> io::Result<Purpose> {
-        let stream = Limited::new(stream, limit);
+        let mut go_on = || false;
+        let mut stream = Limited::new(stream, limit, &mut go_on);
         let mut opening = [0; OPENING];
         stream.read(&mut opening)?;
         let purpose = purpose_of(&opening).ok_or(io::ErrorKind::InvalidData)?;
@@ -179,7 +181,7 @@ mod tests {
     fn both_ends_that_know_the_secret_agree_on_the_purpose() {
         let (connecting, accepting) = pair();
         std::thread::scope(|scope| {
-            scope.spawn(|| connect(&connecting, &[7; 32], purpose(), LIMIT).unwrap());
+            scope.spawn(|| connect(&connecting, &[7; 32], purpose(), LIMIT, &mut || false).unwrap());
             assert_eq!(accept(&accepting, &[7; 32], LIMIT).unwrap(), purpose());
         });
     }
@@ -189,7 +191,7 @@ mod tests {
         let (connecting, accepting) = pair();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let error = connect(&connecting, &[8; 32], purpose(), LIMIT).unwrap_err();
+                let error = connect(&connecting, &[8; 32], purpose(), LIMIT, &mut || false).unwrap_err();
                 assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             });
             assert!(accept(&accepting, &[7; 32], LIMIT).is_err());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// How often processes let each other know that they are alive.
 pub(crate) const BEAT: Duration = Duration::from_millis(500);
 /// How long a process may say nothing.
-const SILENCE: Duration = Duration::from_secs(7);
+const SILENCE: Duration = Duration::from_secs(6);
 
 /// A watcher's patience. If it has itself been stopped for a while, it has heard nobody, and blames nobody.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use self::connect::{Unshared, connect};
 use super::alarm::Alarm;
@@ -49,6 +49,8 @@ struct Link {
     ranks: Vec<usize>,
     /// It has said goodbye.
     left: bool,
+    /// When its connection ended without a word, and how, until it is known what to make of it.
+    ended: Option<(Instant, Option<io::Error>)>,
 }
 
 impl Mesh {

@@ -1,10 +1,12 @@
 //! The root: where the ranks of a communicator find each other.
 //!
 //! It lives in the process that made the unique id. Every rank comes to it once, says what others must know of it,
-//! and gets what everyone has said. From then on the ranks need it no more.
+//! and gets what everyone has said. Until the ranks are connected with each other the root notices if one dies; from
+//! then on they need it no more.
 
 mod guest;
 mod server;
+mod vigil;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -22,6 +24,8 @@ use crate::config::{Config, variables};
 use crate::device::progress::Failure;
 use crate::diagnostics::log::warn;
 use crate::error::{Error, ErrorKind, Result};
+
+pub(crate) use self::vigil::Vigil;
 
 /// What every rank has said of itself, by rank.
 pub(crate) type Everyone = Arc<Vec<Vec<u8>>>;
@@ -48,6 +52,8 @@ struct State {
     /// Connections that wait to be served.
     arrived: Vec<Stream>,
     outcome: Option<std::result::Result<Everyone, Failure>>,
+    /// What has become of a rank that had come, before it was connected to the others.
+    lost: Option<Failure>,
 }
 
 /// The roots in this process that are not done, each with the door through which ranks of other processes come.
@@ -115,16 +121,17 @@ fn timeout(config: &Config) -> Duration {
 }
 
 impl Comer<'_> {
-    /// Comes to the root, and waits until all have.
+    /// Comes to the root, and waits until all have. From then on the root watches over the ranks until they are
+    /// connected.
     ///
     /// # Errors
     /// [`Timeout`](ErrorKind::Timeout), which names the ranks that did not come;
     /// [`InvalidUsage`](ErrorKind::InvalidUsage) when what this rank says does not fit what another said; why the
     /// others failed, if they did.
-    pub fn meet(self) -> Result<Everyone> {
+    pub fn meet(self) -> Result<(Everyone, Vigil)> {
         let number = self.id.public_number();
         if let Some(root) = Root::find(self.id) {
-            return root.meet(self);
+            return Ok((root.meet(self)?, Vigil::Here(root)));
         }
         let done = DONE.lock().unwrap_or_else(PoisonError::into_inner).iter().find(|(id, _)| *id == number).cloned();
         match done {
@@ -137,13 +144,14 @@ impl Comer<'_> {
         }
         if self.id.agreed() && self.rank == 0 {
             let wanted: Vec<SocketAddr> = self.id.addresses();
-            return open(self.id, Service::on(&wanted)?, self.timeout).meet(self);
+            let root = open(self.id, Service::on(&wanted)?, self.timeout);
+            return Ok((root.meet(self)?, Vigil::Here(root)));
         }
         if self.id.addresses().is_empty() {
             let seen = "this id is for ranks of the process that made it, and that is another one";
             return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("make ids with UniqueId::new"));
         }
-        guest::meet(&self)
+        guest::meet(&self).map(|(everyone, visit)| (everyone, Vigil::Elsewhere(visit)))
     }
 }
 
@@ -218,6 +226,16 @@ impl Root {
 
     fn fail(&self, state: &mut State, failure: Failure) {
         self.conclude(state, Err(failure));
+    }
+
+    /// A rank that had come will not go on: all are told, those too that know already that all have come.
+    fn lose(&self, failure: Failure) {
+        let mut state = self.lock();
+        self.fail(&mut state, failure.clone());
+        if matches!(state.outcome, Some(Ok(_))) {
+            state.lost.get_or_insert(failure);
+            self.call_server();
+        }
     }
 
     /// Ends the gathering, one way or the other, the first time.

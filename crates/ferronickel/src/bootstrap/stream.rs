@@ -110,22 +110,37 @@ impl AsFd for Stream {
 pub(crate) struct Limited<'a> {
     stream: &'a Stream,
     deadline: Instant,
+    /// Asked now and then whether to give up before.
+    stop: Stop<'a>,
 }
 
+/// Says whether to give up a wait.
+pub(crate) type Stop<'a> = &'a mut dyn FnMut() -> bool;
+
+/// How long a wait lasts between two questions whether to give it up.
+const LOOK: Duration = Duration::from_millis(50);
+
 impl<'a> Limited<'a> {
-    pub fn new(stream: &'a Stream, limit: Duration) -> Self {
-        Limited { stream, deadline: Instant::now() + limit }
+    pub fn new(stream: &'a Stream, limit: Duration, stop: Stop<'a>) -> Self {
+        Limited { stream, deadline: Instant::now() + limit, stop }
     }
 
-    fn wait(&self, for_what: PollFlags) -> io::Result<()> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || !self.stream.wait(for_what, left)? {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the other end was too slow"));
+    fn wait(&mut self, for_what: PollFlags) -> io::Result<()> {
+        loop {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the other end was too slow"));
+            }
+            if self.stream.wait(for_what, left.min(LOOK))? {
+                return Ok(());
+            }
+            if (self.stop)() {
+                return Err(io::Error::other("it is no longer wanted"));
+            }
         }
-        Ok(())
     }
 
-    pub fn read(&self, mut bytes: &mut [u8]) -> io::Result<()> {
+    pub fn read(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.wait(PollFlags::IN)?;
             match self.stream.read(bytes, &mut Vec::new()) {
@@ -138,7 +153,7 @@ impl<'a> Limited<'a> {
         Ok(())
     }
 
-    pub fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+    pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.wait(PollFlags::OUT)?;
             match self.stream.write(bytes, &[]) {

@@ -8,7 +8,7 @@ use super::report::{InitTimings, log_interface, log_start};
 use super::{Communicator, Inner, UniqueId};
 use crate::bootstrap::door::Door;
 use crate::bootstrap::presence::Presence;
-use crate::bootstrap::root::{self, Comer};
+use crate::bootstrap::root::{self, Comer, Vigil};
 use crate::bootstrap::service::Service;
 use crate::bootstrap::session::{Member, Plain};
 use crate::bootstrap::{interfaces, mesh};
@@ -181,12 +181,12 @@ impl Coming<'_> {
         // serialising plain values into memory cannot fail
         let info = postcard::to_allocvec(&own).expect("plain values");
         let comer = Comer { id: self.id, size: self.size, rank: self.rank, name: &name, info, timeout: self.timeout };
-        let everyone = comer.meet()?;
+        let (everyone, vigil) = comer.meet()?;
         let peers = self.understand(&everyone)?;
         let presences: Vec<_> = peers.iter().map(|peer| peer.presence.clone()).collect();
         let member = Member::join(self.id.public_number(), &presences, self.rank, self.config, self.timeout)?;
         let mut joining = Joining { coming: self, member, door, peers };
-        joining.run().inspect_err(|error| {
+        joining.run(vigil).inspect_err(|error| {
             // whoever fails tells the others, who would wait for it
             let hint = error.advice().map(String::from);
             let name = joining.member.progress().name(self.rank);
@@ -258,10 +258,10 @@ struct Agreed {
 }
 
 impl Joining<'_> {
-    fn run(&mut self) -> Result<Communicator> {
+    fn run(&mut self, vigil: Vigil) -> Result<Communicator> {
         let Coming { id, size, rank, device, config, api, began, .. } = *self.coming;
         let met = Instant::now();
-        let Agreed { roads, layout, planner, connected } = self.agree_on_roads()?;
+        let Agreed { roads, layout, planner, connected } = self.agree_on_roads(vigil)?;
         let decisions: Arc<[Decision]> = roads.pairs_of(rank).map(|(from, to)| roads.decision(from, to)).collect();
         let arenas: Vec<_> = (0..size).map(|rank| self.member.session().arena_of(rank)).collect();
         let keep = connected.regions.into_iter().chain(arenas.iter().flatten().cloned()).collect();
@@ -315,10 +315,10 @@ impl Joining<'_> {
     }
 
     /// Chooses roads and connects; roads that turn out broken are closed, and the rest is tried again.
-    fn agree_on_roads(&self) -> Result<Agreed> {
+    fn agree_on_roads(&self, vigil: Vigil) -> Result<Agreed> {
         let Coming { id, size, rank, config, timeout, .. } = *self.coming;
         let presences: Vec<_> = self.peers.iter().map(|peer| peer.presence.clone()).collect();
-        let unshared = mesh::connect(&self.member, &presences, self.door.as_ref())?;
+        let unshared = mesh::connect(&self.member, &presences, self.door.as_ref(), vigil)?;
         let sockets = Sockets::from_config(config)?;
         let mut faults = Faults { unshared, broken: Vec::new() };
         for attempt in 0.. {

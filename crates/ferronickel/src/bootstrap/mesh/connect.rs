@@ -5,19 +5,19 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{LONGEST, Link, Mesh};
-use crate::bootstrap::connection::Connection;
+use crate::bootstrap::connection::{Connection, Message};
 use crate::bootstrap::door::Door;
 use crate::bootstrap::handshake::Kind;
 use crate::bootstrap::presence::Presence;
+use crate::bootstrap::root::Vigil;
 use crate::bootstrap::session::{Exchanged, Member, Neighbour, Plain};
-use crate::bootstrap::stream::Stream;
+use crate::bootstrap::stream::{Stop, Stream};
 use crate::device::arena::Arena;
-use crate::device::progress::StatusPage;
+use crate::device::progress::{Failure, StatusPage};
 use crate::device::region::Region;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -33,20 +33,34 @@ pub(crate) struct Unshared {
 
 /// Connects this process to the others, and shares memory with those of this machine. Called by every rank; one of
 /// each process does it for all. Tells which processes cannot share memory, the same to every rank.
-pub(crate) fn connect(member: &Member, presences: &[Presence], door: Option<&Arc<Door>>) -> Result<Vec<Unshared>> {
+pub(crate) fn connect(
+    member: &Member,
+    presences: &[Presence],
+    door: Option<&Arc<Door>>,
+    mut vigil: Vigil,
+) -> Result<Vec<Unshared>> {
     let session = member.session();
     if session.processes().len() == 1 {
+        vigil.end();
         return Ok(Vec::new());
     }
     let mut unshared = Vec::new();
     if member.leads() {
         let door = door.ok_or_else(|| Error::new(ErrorKind::Internal, "a process among others without a door"))?;
         let connecting = Connecting { member, presences, door };
-        let links = connecting.links(&mut unshared)?;
+        let links = match connecting.links(&mut vigil, &mut unshared) {
+            Ok(links) => links,
+            Err(failure) => {
+                vigil.fail(&failure);
+                return Err(failure.into());
+            }
+        };
         let mesh =
             Mesh::start(session, links).map_err(|error| Error::system("starting the thread that watches", error))?;
         session.set_mesh(mesh);
     }
+    // from now on the mesh sees what becomes of whom
+    vigil.end();
     let trial = if member.leads() { Trial::new(session.processes().len()) } else { None };
     let shared = if member.leads() { Shared::new(session.page(), trial.as_ref()) } else { Shared::default() };
     let all = member.all_gather(shared)?;
@@ -77,34 +91,51 @@ struct Connecting<'a> {
 impl Connecting<'_> {
     /// A connection to every other process. Those with lower ranks are connected to, those with higher ones connect:
     /// each answers by a thread of its own, so nobody waits in a circle.
-    fn links(&self, unshared: &mut Vec<Unshared>) -> Result<Vec<Link>> {
+    fn links(&self, vigil: &mut Vigil, unshared: &mut Vec<Unshared>) -> std::result::Result<Vec<Link>, Failure> {
         let session = self.member.session();
         let (processes, own) = (session.processes(), session.own());
         let mut links = Vec::with_capacity(processes.len() - 1);
         for (index, ranks) in processes.iter().enumerate().filter(|&(index, _)| index != own) {
             let peer = &self.presences[ranks[0]];
-            let stream = if index < own { self.reach(peer, unshared) } else { self.await_peer(peer) };
+            let mut stop = || self.member.progress().stopped() || vigil.look().is_some();
+            let stream = match index < own {
+                true => self.reach(peer, &mut stop, unshared),
+                false => {
+                    let purpose = self.door.purpose(Kind::Link, peer.rank, self.member.rank());
+                    self.door.take(purpose, self.member.timeout(), &mut stop)
+                }
+            };
             let stream = stream.map_err(|error| {
-                let seen = format!("no connection to {}: {error}", peer.name());
-                Error::new(ErrorKind::Remote, seen)
+                let failure = vigil.look().unwrap_or_else(|| {
+                    let own = self.presences[self.member.rank()].name();
+                    let seen = format!("{own} gets no connection to {}: {error}", peer.name());
+                    Failure { kind: ErrorKind::Remote, seen, hint: None }
+                });
+                // those that are connected already would see no more than an end
+                for link in &mut links {
+                    let link: &mut Link = link;
+                    let _ = link.connection.send(&Message::Failed(failure.clone()));
+                }
+                failure
             })?;
-            links.push(Link { connection: Connection::new(stream, LONGEST), ranks: ranks.clone(), left: false });
+            links.push(Link {
+                connection: Connection::new(stream, LONGEST),
+                ranks: ranks.clone(),
+                left: false,
+                ended: None,
+            });
         }
         Ok(links)
     }
 
-    fn limit(&self) -> Duration {
-        self.member.timeout()
-    }
-
-    fn reach(&self, peer: &Presence, unshared: &mut Vec<Unshared>) -> io::Result<Stream> {
-        let rank = self.member.rank();
+    fn reach(&self, peer: &Presence, stop: Stop<'_>, unshared: &mut Vec<Unshared>) -> io::Result<Stream> {
+        let (rank, limit) = (self.member.rank(), self.member.timeout());
         let purpose = self.door.purpose(Kind::Link, rank, peer.rank);
         if peer.node == self.presences[rank].node {
             let within = match &peer.unix {
                 Ok(name) => self
                     .door
-                    .connect_within(name, purpose, self.limit())
+                    .connect_within(name, purpose, limit, &mut *stop)
                     .map_err(|error| format!("{} cannot be reached through a Unix socket: {error}", peer.name())),
                 Err(reason) => Err(reason.clone()),
             };
@@ -113,12 +144,7 @@ impl Connecting<'_> {
                 Err(reason) => unshared.push(Unshared { one: rank, other: peer.rank, arena_only: false, reason }),
             }
         }
-        self.door.connect(&peer.addresses, purpose, self.limit())
-    }
-
-    fn await_peer(&self, peer: &Presence) -> io::Result<Stream> {
-        let purpose = self.door.purpose(Kind::Link, peer.rank, self.member.rank());
-        self.door.take(purpose, self.limit(), || self.member.progress().stopped())
+        self.door.connect(&peer.addresses, purpose, limit, stop)
     }
 
     /// Maps what the other processes of this machine share, and tries whether it can write to their buffers. Tells

@@ -16,6 +16,9 @@ use crate::bootstrap::session::{Packed, Session};
 use crate::device::progress::{Failure, Progress};
 use crate::error::ErrorKind;
 
+/// How long after the end of a connection a message of another process may explain it.
+const GRACE: Duration = Duration::from_millis(100);
+
 pub(super) struct Monitor {
     shared: Arc<Shared>,
     progress: Arc<Progress>,
@@ -44,7 +47,8 @@ impl Monitor {
 
     pub fn run(&mut self) {
         while !self.shared.ending.load(Ordering::Acquire) {
-            self.wait(BEAT.saturating_sub(self.beat.elapsed()));
+            let pending = self.links.iter().any(|link| link.ended.is_some());
+            self.wait(BEAT.saturating_sub(self.beat.elapsed()).min(if pending { GRACE } else { BEAT }));
             self.shared.alarm.clear();
             self.turn();
         }
@@ -55,6 +59,7 @@ impl Monitor {
         let outgoing = std::mem::take(&mut *self.shared.outgoing.lock().unwrap_or_else(PoisonError::into_inner));
         outgoing.into_iter().for_each(|message| self.send(message));
         self.listen();
+        self.judge();
         self.tell();
         if self.beat.elapsed() >= BEAT {
             self.beat = Instant::now();
@@ -124,7 +129,8 @@ impl Monitor {
                 self.notify();
             }
             Message::Leave => self.links[index].left = true,
-            Message::Alive | Message::Join { .. } | Message::Welcome { .. } | Message::Everyone(_) => {}
+            Message::Alive | Message::Ready | Message::Join { .. } | Message::Welcome { .. } | Message::Everyone(_) => {
+            }
         }
     }
 
@@ -138,20 +144,33 @@ impl Monitor {
         };
         link.connection.closed = true;
         let orderly = link.left || link.ranks.iter().all(|&rank| self.progress.has_departed(rank));
-        let ranks = link.ranks.clone();
-        if !orderly {
+        if orderly {
+            link.ranks.iter().for_each(|&rank| self.progress.lose(rank, true));
+        } else {
+            link.ended = Some((Instant::now(), error));
+        }
+    }
+
+    /// Says what has become of a process whose connection ended. One that gave up since all must stop is not the
+    /// cause: the cause may still be on its way here.
+    fn judge(&mut self) {
+        for index in 0..self.links.len() {
+            let link = &mut self.links[index];
+            let due = |(since, _): &mut (Instant, _)| since.elapsed() >= GRACE || self.progress.failure().is_some();
+            let Some((_, error)) = link.ended.take_if(due) else { continue };
+            let ranks = link.ranks.clone();
             let name = self.name(&ranks);
             match error {
                 Some(error) if !is_end(&error) => {
-                    let exhausted =
-                        Errno::from_io_error(&error).is_some_and(|code| [Errno::MFILE, Errno::NFILE].contains(&code));
+                    let code = Errno::from_io_error(&error);
+                    let exhausted = code.is_some_and(|code| [Errno::MFILE, Errno::NFILE].contains(&code));
                     let hint = exhausted.then(|| "raise the limit on open files (ulimit -n)".into());
                     self.fail(format!("the connection to {name} failed: {error}"), hint);
                 }
                 _ => self.fail(format!("{name} died: its connection closed"), None),
             }
+            ranks.iter().for_each(|&rank| self.progress.lose(rank, true));
         }
-        ranks.iter().for_each(|&rank| self.progress.lose(rank, true));
     }
 
     fn look_for_silence(&mut self) {

@@ -9,6 +9,7 @@ use crate::bootstrap::connection::{Connection, Message};
 use crate::bootstrap::door;
 use crate::bootstrap::handshake::{Kind, Purpose};
 use crate::bootstrap::liveness::{BEAT, Patience};
+use crate::device::progress::Failure;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a rank may say of itself, and so how long the answer for each may be.
@@ -19,37 +20,24 @@ const FIND: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Goes to the root, and waits for everyone there.
-pub(super) fn meet(comer: &Comer<'_>) -> Result<Everyone> {
+pub(super) fn meet(comer: &Comer<'_>) -> Result<(Everyone, Visit)> {
     let deadline = Instant::now() + comer.timeout;
     let limit = comer.size.saturating_mul(LONGEST_INFO).saturating_add(LONGEST_INFO).min(1 << 30);
     let mut visit = Visit {
-        comer,
+        size: comer.size,
         connection: Connection::new(find(comer)?, limit),
         host: format!("the root at {}", places(comer)),
         patience: Patience::new(),
+        beat: Instant::now(),
+        lost: None,
     };
     let (size, rank) = (comer.size as u32, comer.rank as u32);
     let patience = u64::try_from(comer.timeout.as_millis()).unwrap_or(u64::MAX);
     let join = Message::Join { size, rank, name: comer.name.into(), info: comer.info.clone(), patience };
-    let mut said = visit.connection.send(&join);
-    let mut beat = Instant::now();
+    visit.connection.send(&join).map_err(|error| visit.lost(&error))?;
     loop {
-        let decided = match said {
-            Ok(()) => visit.listen(),
-            Err(error) => visit.lost(&error),
-        };
-        if let Some(outcome) = decided {
-            return outcome;
-        }
-        if beat.elapsed() >= BEAT {
-            beat = Instant::now();
-            visit.patience.tick();
-            if visit.patience.is_over(visit.connection.heard) {
-                return Err(Error::new(ErrorKind::Remote, visit.patience.verdict(&visit.host)));
-            }
-            said = visit.connection.send(&Message::Alive);
-        } else {
-            said = Ok(());
+        if let Some(everyone) = visit.listen(BEAT)? {
+            return Ok((everyone, visit));
         }
         // the root says who is missing; it is late only if it is not right itself
         if Instant::now() > deadline + ANSWER {
@@ -71,7 +59,7 @@ fn find(comer: &Comer<'_>) -> Result<crate::bootstrap::stream::Stream> {
     let purpose = Purpose { id: comer.id.public_number(), kind: Kind::Join, from: comer.rank as u32, to: 0 };
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let found = door::connect(&comer.id.addresses(), comer.id.secret(), purpose, left.min(ANSWER));
+        let found = door::connect(&comer.id.addresses(), comer.id.secret(), purpose, left.min(ANSWER), &mut || false);
         let error = match found {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
@@ -90,41 +78,73 @@ fn find(comer: &Comer<'_>) -> Result<crate::bootstrap::stream::Stream> {
     }
 }
 
-struct Visit<'a> {
-    comer: &'a Comer<'a>,
+/// A connection to the root.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    size: usize,
     connection: Connection,
     /// What is known of the root's process.
     host: String,
     patience: Patience,
+    /// When the root was told last that this rank is alive.
+    beat: Instant,
+    /// What has become of a rank, once the root has said so.
+    lost: Option<Failure>,
 }
 
-impl Visit<'_> {
-    /// Waits a little for what the root says. None if that decides nothing.
-    fn listen(&mut self) -> Option<Result<Everyone>> {
-        let _ = self.connection.wait(BEAT);
-        let received = match self.connection.receive().and_then(|received| self.connection.flush().map(|()| received)) {
-            Ok(received) => received,
-            Err(error) => return self.lost(&error),
-        };
-        for (message, _) in received {
+impl Visit {
+    /// Waits a little for what the root says. None if it does not say that all have come.
+    fn listen(&mut self, limit: Duration) -> std::result::Result<Option<Everyone>, Failure> {
+        if self.beat.elapsed() >= BEAT {
+            self.beat = Instant::now();
+            self.patience.tick();
+            if self.patience.is_over(self.connection.heard) {
+                return Err(remote(self.patience.verdict(&self.host)));
+            }
+            self.connection.send(&Message::Alive).map_err(|error| self.lost(&error))?;
+        }
+        let _ = self.connection.wait(limit);
+        let received = self.connection.receive().and_then(|received| self.connection.flush().map(|()| received));
+        for (message, _) in received.map_err(|error| self.lost(&error))? {
             match message {
-                Message::Everyone(infos) if infos.len() == self.comer.size => return Some(Ok(Arc::new(infos))),
+                Message::Everyone(infos) if infos.len() == self.size => return Ok(Some(Arc::new(infos))),
                 Message::Everyone(infos) => {
-                    let seen = format!("{} answered with {} ranks", self.host, infos.len());
-                    return Some(Err(Error::new(ErrorKind::Internal, seen)));
+                    return Err(remote(format!("{} answered with {} ranks", self.host, infos.len())));
                 }
-                Message::Failed(failure) => return Some(Err(failure.into())),
+                Message::Failed(failure) => return Err(failure),
                 Message::Welcome { process, ranks } => self.host = describe(&process, &ranks),
                 _ => {}
             }
         }
-        if self.connection.closed { self.lost(&io::Error::other("its connection closed")) } else { None }
+        if self.connection.closed { Err(self.lost(&io::Error::other("its connection closed"))) } else { Ok(None) }
     }
 
-    fn lost(&self, error: &io::Error) -> Option<Result<Everyone>> {
-        let seen = format!("{} died: {error}", self.host);
-        Some(Err(Error::new(ErrorKind::Remote, seen)))
+    fn lost(&self, error: &io::Error) -> Failure {
+        remote(format!("{} died: {error}", self.host))
     }
+
+    /// What has become of a rank that had come, or of the root.
+    pub fn look(&mut self) -> Option<Failure> {
+        if self.lost.is_none() {
+            self.lost = self.listen(Duration::ZERO).err();
+        }
+        self.lost.clone()
+    }
+
+    /// This rank will not go on: the root tells the others why.
+    pub fn fail(mut self, failure: &Failure) {
+        let _ = self.connection.send(&Message::Failed(failure.clone()));
+    }
+
+    /// The root need not watch over this rank any more.
+    pub fn end(mut self) {
+        // a few bytes into a socket that has room; without them the root tells of a death that nobody minds any more
+        let _ = self.connection.send(&Message::Ready);
+    }
+}
+
+fn remote(seen: String) -> Failure {
+    Failure { kind: ErrorKind::Remote, seen, hint: None }
 }
 
 /// The root's process, as messages name it.

@@ -35,6 +35,8 @@ struct Server {
     deadline: (Instant, Duration),
     /// Ranks of this process that the guests have been told of.
     announced: usize,
+    /// The guests have been told of a rank that was lost after all had come.
+    told_of_loss: bool,
 }
 
 /// A rank of another process.
@@ -42,14 +44,24 @@ struct Guest {
     connection: Connection,
     /// Who it is, once it has said so.
     rank: Option<(usize, String)>,
+    /// It knows the outcome.
     told: bool,
+    /// It is connected to the others.
+    ready: bool,
+}
+
+impl Guest {
+    /// Whether the others would wait for it in vain if it died.
+    fn is_needed(&self) -> bool {
+        !self.ready && self.rank.is_some()
+    }
 }
 
 /// Starts the thread; it ends by itself.
 pub(super) fn start(root: Arc<Root>, door: Arc<Door>, alarm: Alarm) -> io::Result<()> {
     let (guests, patience) = (Vec::new(), Patience::new());
     let deadline = (Instant::now() + root.timeout, root.timeout);
-    let mut server = Server { root, _door: door, alarm, guests, patience, deadline, announced: 0 };
+    let mut server = Server { root, _door: door, alarm, guests, patience, deadline, announced: 0, told_of_loss: false };
     // somebody is waiting already
     server.alarm.raise();
     threads::spawn("fnickel root", move || server.run()).map(drop)
@@ -74,12 +86,15 @@ impl Server {
             if self.root.lock().outcome.is_some() {
                 let since = *concluded.get_or_insert_with(Instant::now);
                 self.tell();
-                let done = self.guests.iter().all(|guest| guest.connection.closed);
-                if done && self.is_complete() || since.elapsed() > LINGER {
+                if self.guests.is_empty() && self.is_complete() || self.has_failed() && since.elapsed() > LINGER {
                     return;
                 }
             }
         }
+    }
+
+    fn has_failed(&self) -> bool {
+        matches!(self.root.lock().outcome, Some(Err(_)))
     }
 
     /// Whether nobody can come any more: after a failure ranks may still be on their way.
@@ -109,7 +124,8 @@ impl Server {
             self.each(|guest| guest.connection.send(&message));
         }
         for stream in arrived {
-            let mut guest = Guest { connection: Connection::new(stream, LONGEST), rank: None, told: false };
+            let mut guest =
+                Guest { connection: Connection::new(stream, LONGEST), rank: None, told: false, ready: false };
             if guest.connection.send(&message).is_ok() {
                 self.guests.push(guest);
             }
@@ -133,19 +149,24 @@ impl Server {
                 Ok(messages) => messages.into_iter().for_each(|(message, _)| self.hear(index, message)),
                 Err(error) => {
                     guest.connection.closed = true;
-                    warn!(-1, "Bootstrap : dropped a rank's connection to the root: {error}");
+                    if !guest.ready {
+                        warn!(-1, "Bootstrap : dropped a rank's connection to the root: {error}");
+                    }
                 }
             }
         }
-        let gone = self.guests.extract_if(.., |guest| guest.connection.closed && !guest.told);
-        let gone: Vec<_> = gone.filter_map(|guest| guest.rank).collect();
-        for (_, name) in gone {
-            self.fail(format!("{name} died in init: its connection to the root closed"));
+        let gone: Vec<_> = self.guests.extract_if(.., |guest| guest.connection.closed).collect();
+        for (_, name) in gone.into_iter().filter(Guest::is_needed).filter_map(|guest| guest.rank) {
+            self.lose(format!("{name} died in init: its connection to the root closed"));
         }
     }
 
     fn hear(&mut self, index: usize, message: Message) {
         let guest = &mut self.guests[index];
+        guest.ready |= matches!(message, Message::Ready | Message::Failed(_));
+        if let Message::Failed(failure) = &message {
+            self.root.lose(failure.clone());
+        }
         if let Message::Join { size, rank, name, info, patience } = message {
             let patience = Duration::from_millis(patience).min(self.root.timeout.max(LONGEST_PATIENCE));
             self.deadline = self.deadline.min((Instant::now() + patience, patience));
@@ -171,16 +192,15 @@ impl Server {
         }
     }
 
-    fn fail(&self, seen: String) {
-        let mut state = self.root.lock();
-        self.root.fail(&mut state, Failure { kind: ErrorKind::Remote, seen, hint: None });
+    fn lose(&self, seen: String) {
+        self.root.lose(Failure { kind: ErrorKind::Remote, seen, hint: None });
     }
 
-    fn look_for_silence(&self) {
-        let silent = self.guests.iter().filter(|guest| !guest.told && self.patience.is_over(guest.connection.heard));
-        for (_, name) in silent.filter_map(|guest| guest.rank.as_ref()) {
-            self.fail(self.patience.verdict(name));
-        }
+    fn look_for_silence(&mut self) {
+        let silent = |guest: &&Guest| guest.is_needed() && self.patience.is_over(guest.connection.heard);
+        let silent = self.guests.iter().filter(silent).filter_map(|guest| guest.rank.as_ref());
+        let verdicts: Vec<_> = silent.map(|(_, name)| self.patience.verdict(name)).collect();
+        verdicts.into_iter().for_each(|verdict| self.lose(verdict));
     }
 
     /// There may be no rank in this process whose time could run out.
@@ -202,6 +222,11 @@ impl Server {
         for guest in self.guests.iter_mut().filter(|guest| !guest.told) {
             guest.told = true;
             let _ = guest.connection.send(outgoing.clone());
+        }
+        let lost = self.root.lock().lost.clone();
+        if let Some(lost) = lost.filter(|_| !self.told_of_loss) {
+            self.told_of_loss = true;
+            self.each(|guest| if guest.ready { Ok(()) } else { guest.connection.send(&Message::Failed(lost.clone())) });
         }
     }
 }

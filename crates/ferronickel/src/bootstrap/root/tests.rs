@@ -12,10 +12,12 @@ enum From {
 fn come(id: &UniqueId, from: From, size: usize, rank: usize, timeout: Duration) -> Result<Everyone> {
     let (name, info) = (format!("rank {rank} (host test, pid 1)"), vec![rank as u8; rank]);
     let comer = Comer { id, size, rank, name: &name, info, timeout };
-    match from {
-        From::Here => comer.meet(),
-        From::Elsewhere => guest::meet(&comer),
-    }
+    let (everyone, vigil) = match from {
+        From::Here => comer.meet()?,
+        From::Elsewhere => guest::meet(&comer).map(|(everyone, visit)| (everyone, Vigil::Elsewhere(visit)))?,
+    };
+    vigil.end();
+    Ok(everyone)
 }
 
 fn quick() -> Config {
@@ -116,7 +118,7 @@ fn a_rank_that_dies_before_all_have_come_is_named() {
             scope.spawn(move || come(id, from, 4, rank, LONG))
         });
         let purpose = Purpose { id: id.public_number(), kind: Kind::Join, from: 2, to: 0 };
-        let stream = door::connect(&id.addresses(), id.secret(), purpose, LONG).unwrap();
+        let stream = door::connect(&id.addresses(), id.secret(), purpose, LONG, &mut || false).unwrap();
         let mut dying = Connection::new(stream, 1000);
         let name = "rank 2 (host test, pid 77)".into();
         dying.send(&Message::Join { size: 4, rank: 2, name, info: vec![], patience: 30_000 }).unwrap();
@@ -140,5 +142,35 @@ fn ranks_that_agreed_on_an_address_find_each_other_there() {
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(come(&id, From::Here, 2, 0, LONG).unwrap().len(), 2);
         assert_eq!(late.join().unwrap().unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn a_rank_that_dies_between_meeting_and_connecting_is_told_of() {
+    let id = UniqueId::with_config(&Config::default()).unwrap();
+    let meet = |rank: usize, elsewhere: bool| {
+        let name = format!("rank {rank} (host test, pid 1)");
+        let comer = Comer { id: &id, size: 3, rank, name: &name, info: Vec::new(), timeout: LONG };
+        match elsewhere {
+            false => comer.meet().unwrap().1,
+            true => Vigil::Elsewhere(guest::meet(&comer).unwrap().1),
+        }
+    };
+    std::thread::scope(|scope| {
+        let others = [1, 2].map(|rank| scope.spawn(move || meet(rank, true)));
+        let mut vigils = vec![meet(0, false)];
+        vigils.extend(others.map(|other| other.join().unwrap()));
+        assert!(vigils.iter_mut().all(|vigil| vigil.look().is_none()));
+        drop(vigils.pop());
+        for mut vigil in vigils {
+            let deadline = Instant::now() + LONG;
+            let failure = loop {
+                match vigil.look() {
+                    Some(failure) => break failure,
+                    None => assert!(Instant::now() < deadline, "nobody was told"),
+                }
+            };
+            assert_eq!(failure.seen, "rank 2 (host test, pid 1) died in init: its connection to the root closed");
+        }
     });
 }

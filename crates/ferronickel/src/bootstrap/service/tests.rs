@@ -25,14 +25,14 @@ fn strangers_are_dropped_and_hold_up_nobody() {
     TcpStream::connect(address).unwrap().write_all(&[0xff; 3000]).unwrap();
     drop(TcpStream::connect(address).unwrap());
     let purpose = |rank| door.purpose(Kind::Link, rank, 0);
-    assert!(super::super::door::connect(&[address], &[1; 32], purpose(3), LIMIT).is_err());
+    assert!(super::super::door::connect(&[address], &[1; 32], purpose(3), LIMIT, &mut || false).is_err());
     let other = Purpose { id: number(), ..purpose(3) };
-    assert!(super::super::door::connect(&[address], &SECRET, other, LIMIT).is_err());
+    assert!(super::super::door::connect(&[address], &SECRET, other, LIMIT, &mut || false).is_err());
     let began = Instant::now();
-    let connected = door.connect(&[address], purpose(4), LIMIT).unwrap();
-    let within = door.connect_within(service.unix.as_ref().unwrap(), purpose(5), LIMIT).unwrap();
-    assert!(!door.take(purpose(4), LIMIT, || false).unwrap().carries_files());
-    assert!(door.take(purpose(5), LIMIT, || false).unwrap().carries_files());
+    let connected = door.connect(&[address], purpose(4), LIMIT, &mut || false).unwrap();
+    let within = door.connect_within(service.unix.as_ref().unwrap(), purpose(5), LIMIT, &mut || false).unwrap();
+    assert!(!door.take(purpose(4), LIMIT, &mut || false).unwrap().carries_files());
+    assert!(door.take(purpose(5), LIMIT, &mut || false).unwrap().carries_files());
     assert!(began.elapsed() < PATIENCE / 2, "strangers held the others up");
     drop((silent, connected, within));
 }
@@ -52,9 +52,9 @@ fn whoever_is_too_slow_is_dropped() {
 fn whoever_does_not_come_is_named() {
     let door = service().open(number(), &SECRET);
     let purpose = door.purpose(Kind::Data { channel: 2, attempt: 0, socket: 0 }, 5, 4);
-    let error = door.take(purpose, Duration::from_millis(20), || false).unwrap_err();
+    let error = door.take(purpose, Duration::from_millis(20), &mut || false).unwrap_err();
     assert_eq!(error.to_string(), "rank 5 did not connect");
-    assert!(door.take(purpose, LIMIT, || true).is_err());
+    assert!(door.take(purpose, LIMIT, &mut || true).is_err());
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl Request<'_> {
         for (channel, to) in self.net_targets() {
             let connect = |socket| {
                 let purpose = purpose(channel, socket, self.rank, to);
-                door.connect(&offers[to].addresses, purpose, self.timeout)?.into_tcp()
+                door.connect(&offers[to].addresses, purpose, self.timeout, &mut || progress.stopped())?.into_tcp()
             };
             let connected = sockets.clone().map(connect).collect::<io::Result<_>>().map_err(|error| {
                 let seen = format!("connecting to {} through NET/Socket failed: {error}", progress.name(to));
@@ -117,8 +117,10 @@ impl Request<'_> {
             streams.outgoing.push((channel, connected));
         }
         for (channel, from) in self.net_sources() {
-            let stop = || progress.stopped();
-            let take = |socket| door.take(purpose(channel, socket, from, self.rank), self.timeout, stop)?.into_tcp();
+            let take = |socket| {
+                let purpose = purpose(channel, socket, from, self.rank);
+                door.take(purpose, self.timeout, &mut || progress.stopped())?.into_tcp()
+            };
             let taken = sockets.clone().map(take).collect::<io::Result<_>>().map_err(|error| {
                 let seen = format!("{} did not connect through NET/Socket: {error}", progress.name(from));
                 Error::new(ErrorKind::Remote, seen)
