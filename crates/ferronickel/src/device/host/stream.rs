@@ -6,18 +6,19 @@
 //! 20 µs later, when the dispatcher notices it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use super::numbers::{Number, Numbers};
 use super::queue::Queue;
 use super::wait::Backoff;
 use super::worker::Worker;
 use super::{dispatcher, threads};
-use crate::device::Device;
 use crate::device::launch::Launch;
-use crate::error::{Error, ErrorKind, Result};
+use crate::device::{Device, LAST_STREAM};
+use crate::error::{Error, Result};
 
 /// An ordered queue of calls on a device, which runs beside the caller.
 ///
@@ -28,7 +29,6 @@ pub struct Stream {
 
 /// What the stream's handle, its worker and the dispatcher share.
 pub(crate) struct Shared {
-    id: u32,
     device: Device,
     queue: Queue<Launch>,
     worker: Worker,
@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     eager: AtomicBool,
     /// The first failure since the last synchronize.
     failure: Mutex<Option<Error>>,
+    /// Given back last, when no launch in the queue uses a buffer under this number any more.
+    number: Number,
 }
 
 /// How long an eager worker looks for more before it sleeps: longer than a caller takes between two groups.
@@ -43,17 +45,14 @@ const EAGER: Duration = Duration::from_micros(50);
 
 impl Stream {
     pub(crate) fn new(device: &Device) -> Result<Stream> {
-        // 0 stands for the caller's own thread, the largest number for several streams
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let id = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| (id < u32::MAX - 1).then_some(id + 1));
-        let id = id.map_err(|_| Error::new(ErrorKind::System, "this process has made 2^32 streams"))?;
+        static NUMBERS: Numbers = Numbers::up_to(LAST_STREAM);
         let shared = Arc::new(Shared {
-            id,
             device: device.clone(),
             queue: Queue::new(),
             worker: Worker::default(),
             eager: AtomicBool::new(false),
             failure: Mutex::new(None),
+            number: NUMBERS.take()?,
         });
         dispatcher::watch(&shared);
         Ok(Stream { shared })
@@ -114,13 +113,13 @@ impl Drop for Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({} of {})", self.shared.id, self.shared.device)
+        write!(f, "Stream({} of {})", self.shared.id(), self.shared.device)
     }
 }
 
 impl Shared {
     pub fn id(&self) -> u32 {
-        self.id
+        self.number.0
     }
 
     /// Queues a launch that the caller will most likely wait for itself.
@@ -159,7 +158,7 @@ impl Shared {
 
     fn start_worker(self: &Arc<Self>) -> Option<Thread> {
         let shared = self.clone();
-        match threads::spawn(&format!("fnickel str {}", self.id), move || shared.work()) {
+        match threads::spawn(&format!("fnickel str {}", self.id()), move || shared.work()) {
             Ok(handle) => Some(handle.thread().clone()),
             // Whoever waits for the stream runs it all the same, and the dispatcher will try again.
             Err(error) => {
