@@ -70,7 +70,7 @@ impl Communicator {
     }
 
     /// Stops every rank: calls that are under way end with an error, and no new ones are taken. Any thread may call
-    /// it, at any moment; it does not wait.
+    /// it, at any moment; it does not wait. In a process forked from the one that made it nothing happens.
     pub fn abort(&self) {
         self.inner.abort();
     }
@@ -101,7 +101,8 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if !self.inner.finalized.swap(true, Ordering::Relaxed) {
+        // a forked child's copy is not the rank: other processes would take the rank for gone
+        if !fork::is_child() && !self.inner.finalized.swap(true, Ordering::Relaxed) {
             self.inner.depart();
         }
     }
@@ -116,10 +117,7 @@ impl fmt::Debug for Communicator {
 
 impl Inner {
     fn usable(&self) -> Result<()> {
-        if fork::is_child() {
-            let seen = "this process was forked from the one that made the communicator";
-            return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("make a new communicator after the fork"));
-        }
+        fork::refuse_child()?;
         if self.finalized.load(Ordering::Relaxed) {
             let seen = "the communicator is finalized";
             return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("make all calls before finalize"));
@@ -134,15 +132,17 @@ impl Inner {
     }
 
     fn abort(&self) {
+        if fork::is_child() {
+            // the word would reach other processes, whose rank is the parent
+            return;
+        }
         let seen = format!("{} called abort", self.context.progress.name(self.rank));
         self.context.progress.fail(Failure { kind: ErrorKind::Aborted, seen, hint: None });
         self.log_end("Abort");
     }
 
     fn finalize(&self) -> Result<()> {
-        if fork::is_child() {
-            return self.usable();
-        }
+        fork::refuse_child()?;
         if self.finalized.swap(true, Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::InvalidUsage, "the communicator is finalized already"));
         }

@@ -18,6 +18,7 @@ use super::Device;
 use super::arena::Arena;
 use super::host::wait::Backoff;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
 
 /// Zeroed memory, aligned to a page, returned with the last reference.
 #[derive(Debug)]
@@ -129,12 +130,17 @@ impl Use {
     }
 
     /// A use by the caller's own thread, once no call is in the way.
-    pub fn by_host(allocation: &Arc<Allocation>, writes: bool) -> Use {
+    ///
+    /// # Errors
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a forked child: the memory is the parent's, and so are the threads
+    /// that would end the calls.
+    pub fn by_host(allocation: &Arc<Allocation>, writes: bool) -> Result<Use> {
+        fork::refuse_child()?;
         let mut backoff = Backoff::new();
         while allocation.users.enter(HOST, writes).is_err() {
             backoff.wait();
         }
-        Use { allocation: allocation.clone(), writes }
+        Ok(Use { allocation: allocation.clone(), writes })
     }
 }
 

@@ -19,6 +19,7 @@ use super::{dispatcher, threads};
 use crate::device::launch::Launch;
 use crate::device::{Device, LAST_STREAM};
 use crate::error::{Error, Result};
+use crate::fork;
 
 /// An ordered queue of calls on a device, which runs beside the caller.
 ///
@@ -66,8 +67,11 @@ impl Stream {
     /// Waits until every call queued so far is done, and helps with it.
     ///
     /// # Errors
-    /// The first failure of a call on this stream since the last time it was asked.
+    /// The first failure of a call on this stream since the last time it was asked;
+    /// [`InvalidUsage`](crate::ErrorKind::InvalidUsage) in a process forked from the one that had the communicator.
     pub fn synchronize(&self) -> Result<()> {
+        // before anything that another thread may have held at the fork
+        fork::refuse_child().map_err(|error| error.in_call("synchronize"))?;
         let shared = &*self.shared;
         let last = shared.queue.standing().queued;
         let mut backoff = Backoff::new();
@@ -93,6 +97,7 @@ impl Stream {
     /// # Errors
     /// As for [`synchronize`](Self::synchronize), once all is done.
     pub fn is_idle(&self) -> Result<bool> {
+        fork::refuse_child().map_err(|error| error.in_call("is_idle"))?;
         let standing = self.shared.queue.standing();
         if standing.finished < standing.queued { Ok(false) } else { self.synchronize().map(|()| true) }
     }
@@ -104,6 +109,10 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // what is queued is the parent's to run
+            return;
+        }
         self.shared.queue.close();
         if self.shared.worker.exists() || self.shared.queue.standing().stalled {
             self.shared.summon();
