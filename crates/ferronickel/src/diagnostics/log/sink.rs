@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::sigpipe;
+use crate::signals::Blocked;
 
 /// A file or the standard output.
 pub(super) struct Sink {
@@ -133,7 +133,8 @@ fn open_file(path: &str) -> io::Result<File> {
 
 /// Writes all the bytes, in one call of the system where it takes them; says how many it took.
 fn write_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> (usize, io::Result<()>) {
-    let blocked = sigpipe::Blocked::new();
+    // innermost first: each restores the mask that it found
+    let (pipe, size) = (Blocked::sigpipe(), Blocked::sigxfsz());
     let mut written = 0;
     let mut deadline = None;
     while written < bytes.len() {
@@ -148,8 +149,10 @@ fn write_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> (usize, io::Result<()>) {
                 }
             }
             Err(error) => {
-                if error == Errno::PIPE {
-                    blocked.discard();
+                match error {
+                    Errno::PIPE => pipe.discard(),
+                    Errno::FBIG => size.discard(),
+                    _ => {}
                 }
                 return (written, Err(error.into()));
             }

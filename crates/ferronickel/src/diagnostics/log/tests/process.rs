@@ -24,6 +24,7 @@ fn child() {
             assert_eq!(last_warning(), "");
         }
         "closed" => write_to_closed_pipe(),
+        "limited" => write_beyond_the_limit(),
         "lines" => {
             start();
             info!(3_usize, Subsys::INIT | Subsys::P2P, "shown {}", 1);
@@ -78,14 +79,34 @@ fn write_to_closed_pipe() {
     start();
     info!(0, Subsys::INIT, "nobody reads this");
     warn!(0, "nor this");
-    // SAFETY: the set is valid for the call.
-    let pending = unsafe {
+    assert!(!is_pending(libc::SIGPIPE), "the signal must not wait for the caller either");
+    eprintln!("still here");
+}
+
+/// A log, and memory to share, that are larger than files may be, in a process that a SIGXFSZ would kill.
+fn write_beyond_the_limit() {
+    let limit = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
+    // SAFETY: the limit is valid for the call, and the default of a signal may be restored.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
+        libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+    }
+    start();
+    info!(0, Subsys::INIT, "{}", "x".repeat(200));
+    info!(0, Subsys::INIT, "nobody reads this");
+    let shared = crate::device::region::Region::shared(4096);
+    assert_eq!(shared.err(), Some(rustix::io::Errno::FBIG));
+    assert!(!is_pending(libc::SIGXFSZ), "the signal must not wait for the caller either");
+    eprintln!("still here");
+}
+
+fn is_pending(signal: i32) -> bool {
+    // SAFETY: the set is valid for the calls.
+    unsafe {
         let mut pending = std::mem::zeroed();
         libc::sigpending(&raw mut pending);
-        libc::sigismember(&raw const pending, libc::SIGPIPE)
-    };
-    assert_eq!(pending, 0, "the signal must not wait for the caller either");
-    eprintln!("still here");
+        libc::sigismember(&raw const pending, signal) != 0
+    }
 }
 
 fn command(part: &str, environment: &[(&str, &str)]) -> Command {
@@ -205,6 +226,16 @@ fn lines_never_interleave() {
 fn a_closed_pipe_kills_nobody() {
     let (_, stderr) = run("closed", &[("NCCL_DEBUG", "INFO")]);
     assert_eq!(stderr, "still here\n");
+}
+
+#[test]
+fn a_file_that_grows_too_large_kills_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let (_, stderr) = run("limited", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_FILE", path.to_str().unwrap())]);
+    let (told, rest) = stderr.split_once('\n').unwrap();
+    assert!(told.contains("cannot be written to") && told.contains("File too large"), "{stderr}");
+    assert_eq!(rest, "still here\n");
 }
 
 #[test]
