@@ -238,7 +238,7 @@ fn announce_from(file: &str, line: u32, function: &str, text: &str) {
         let place = Place { file: format::source_file(file), line, function };
         show_warning(-1, &place, text);
     }
-    let seen = in_log && LOGGER.get().is_some_and(|logger| logger.sink.is_stdout());
+    let seen = in_log && LOGGER.get().is_some_and(|logger| logger.sink.is_seen());
     if !seen && ANNOUNCE.load(Ordering::Relaxed) {
         sink::to_stderr(text);
     }

@@ -1,6 +1,6 @@
 //! The log of a whole process: each test starts this test program again as a child whose log it reads.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -249,6 +249,30 @@ fn a_file_is_named_by_its_pattern_and_takes_the_log() {
     assert!(log.starts_with(&format!("{host}:{pid}:")), "{log}");
     assert!(log.contains("NCCL INFO hello\n") && log.ends_with("NCCL INFO again\n"), "{log}");
     assert_eq!(stderr, "");
+}
+
+#[test]
+fn the_names_of_the_standard_streams_mean_those_streams() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out");
+    for name in ["/dev/stdout", "/dev/stderr", "/dev/fd/1"] {
+        std::fs::write(&path, "precious\n").unwrap();
+        // as a shell's `>>` has it, but without the flag that would mend what is written at two places
+        let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.seek(SeekFrom::End(0)).unwrap();
+        let environment = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_FILE", name)];
+        let mut child = command("pid", &environment);
+        assert!(child.stdout(file.try_clone().unwrap()).stderr(file).status().unwrap().success());
+        let text = std::fs::read_to_string(&path).unwrap();
+        let places: Vec<_> = ["precious\n", BEGIN, "NCCL INFO hello\n", "NCCL INFO again\n", "pid="]
+            .into_iter()
+            .map(|line| text.find(line))
+            .collect();
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{name}: {text}");
+    }
+    let (stdout, stderr) = run("announce", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/dev/stderr")]);
+    assert!(stderr.ends_with(" NCCL WARN SHM instead of P2P\n") && stdout.is_empty(), "{stdout}{stderr}");
+    assert_eq!(stderr.matches("SHM instead").count(), 1, "{stderr}");
 }
 
 #[test]
