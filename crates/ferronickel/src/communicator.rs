@@ -86,12 +86,7 @@ impl Communicator {
     /// # Errors
     /// What stopped the communicator, if something did; [`InvalidUsage`](ErrorKind::InvalidUsage) the second time.
     pub fn finalize(&self) -> Result<()> {
-        self.inner.finalize().map_err(|error| error.in_call("finalize").on(self.rank(), self.device().index()))
-    }
-
-    /// Refuses calls that cannot be carried out.
-    pub(crate) fn usable(&self) -> Result<()> {
-        self.inner.usable()
+        self.inner.finalize().map_err(|error| self.inner.place(error, "finalize"))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -116,7 +111,13 @@ impl fmt::Debug for Communicator {
 }
 
 impl Inner {
-    fn usable(&self) -> Result<()> {
+    /// Says of an error in which call, on which rank and device it happened.
+    pub(crate) fn place(&self, error: Error, call: &'static str) -> Error {
+        error.in_call(call).on(self.rank, self.device.index())
+    }
+
+    /// Refuses calls that cannot be carried out.
+    pub(crate) fn usable(&self) -> Result<()> {
         fork::refuse_child()?;
         if self.finalized.load(Ordering::Relaxed) {
             let seen = "the communicator is finalized";

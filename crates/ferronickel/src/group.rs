@@ -15,6 +15,8 @@ use crate::types::{CallDescription, DataType, RedOp};
 
 /// A call that has been checked and waits for its group to end.
 pub(crate) struct Call {
+    /// What the program called.
+    pub name: &'static str,
     pub communicator: Arc<Inner>,
     pub stream: Arc<Shared>,
     pub description: CallDescription,
@@ -115,7 +117,10 @@ pub(crate) fn is_open() -> bool {
 /// Queues a checked call, or keeps it until the group ends.
 pub(crate) fn submit(call: Result<Call>) -> Result<()> {
     if !is_open() {
-        return queue(call?, false);
+        let call = call?;
+        let uses = call.admit()?;
+        call.queue(uses, false);
+        return Ok(());
     }
     GROUP.with_borrow_mut(|group| match call {
         Ok(call) => {
@@ -129,47 +134,59 @@ pub(crate) fn submit(call: Result<Call>) -> Result<()> {
     })
 }
 
+/// Queues all, or none if one is refused.
 fn launch(calls: Vec<Call>) -> Result<()> {
+    let uses: Vec<_> = calls.iter().map(Call::admit).collect::<Result<_>>()?;
     let first = calls.first().map(|call| call.stream.clone());
-    for call in calls {
+    for (call, uses) in calls.into_iter().zip(uses) {
         // The caller will wait for one of the streams and so run what is on it; nobody runs the others for it.
         let elsewhere = first.as_ref().is_some_and(|first| !Arc::ptr_eq(first, &call.stream));
-        let (rank, device) = (call.communicator.rank, call.communicator.device.index());
-        queue(call, elsewhere).map_err(|error| error.in_call("group").on(rank, device))?;
+        call.queue(uses, elsewhere);
     }
     Ok(())
 }
 
-fn queue(call: Call, for_worker: bool) -> Result<()> {
-    let (inner, stream) = (&call.communicator, &call.stream);
-    let plan = inner.planner.all_reduce(call.count * call.data_type.size_of());
-    let [send, receive] = &call.buffers;
-    let using = |(allocation, writes): &(Arc<Allocation>, bool)| Use::by_stream(allocation, stream.id(), *writes);
-    let uses = [Some(using(send)?), Some(using(receive)?)];
-    // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order of
-    // their numbers, whichever threads make them.
-    let mut calls = inner.calls();
-    *calls += 1;
-    inner.log_call(&call, &plan, *calls);
-    let launch = Launch {
-        context: inner.context.clone(),
-        kernel: plan.kernel,
-        data_type: call.data_type,
-        op: call.op,
-        send: call.send,
-        receive: call.receive,
-        count: call.count,
-        channels: plan.channels,
-        epoch: *calls,
-        call: call.description.to_bits(),
-        _uses: uses,
-    };
-    if for_worker {
-        stream.push_for_worker(launch)
-    } else {
-        stream.push(launch)
+/// Holds a call's buffers.
+type Uses = [Option<Use>; 2];
+
+impl Call {
+    /// Takes its buffers, if it can be carried out now: much may have happened since it was checked.
+    fn admit(&self) -> Result<Uses> {
+        let using = |(allocation, writes): &(Arc<Allocation>, bool)| {
+            Use::by_stream(allocation, self.stream.id(), *writes).map(Some)
+        };
+        let [send, receive] = &self.buffers;
+        let uses = self.communicator.usable().and_then(|()| Ok([using(send)?, using(receive)?]));
+        uses.map_err(|error| self.communicator.place(error, self.name))
     }
-    Ok(())
+
+    fn queue(self, uses: Uses, for_worker: bool) {
+        let (inner, stream) = (&self.communicator, &self.stream);
+        let plan = inner.planner.all_reduce(self.count * self.data_type.size_of());
+        // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order
+        // of their numbers, whichever threads make them.
+        let mut calls = inner.calls();
+        *calls += 1;
+        inner.log_call(&self, &plan, *calls);
+        let launch = Launch {
+            context: inner.context.clone(),
+            kernel: plan.kernel,
+            data_type: self.data_type,
+            op: self.op,
+            send: self.send,
+            receive: self.receive,
+            count: self.count,
+            channels: plan.channels,
+            epoch: *calls,
+            call: self.description.to_bits(),
+            _uses: uses,
+        };
+        if for_worker {
+            stream.push_for_worker(launch);
+        } else {
+            stream.push(launch);
+        }
+    }
 }
 
 #[cfg(test)]
