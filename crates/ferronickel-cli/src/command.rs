@@ -154,6 +154,9 @@ fn in_one_line(error: &clap::Error) -> Failure {
         _ => None,
     };
     let message = match (error.kind(), text(ContextKind::InvalidArg), text(ContextKind::SuggestedArg)) {
+        (ErrorKind::UnknownArgument, Some(argument), _) if !argument.starts_with('-') => {
+            format!("'{argument}' is one argument too many, since there are only options here")
+        }
         (ErrorKind::UnknownArgument, Some(argument), Some(suggestion)) => {
             format!("there is no option '{argument}'; did you mean '{suggestion}'?")
         }
@@ -202,7 +205,7 @@ mod tests {
         for (line, words) in [
             ("ferronickel perf all-reduce --minbyte 8 --foo", ["'--foo'", "no option"]),
             ("ferronickel perf all-reduce -q", ["'-q'", "no option"]),
-            ("ferronickel perf all-reduce stray", ["'stray'", "no option"]),
+            ("ferronickel perf all-reduce stray", ["'stray'", "one argument too many"]),
             ("ferronickel perf all-reduce --opp sum", ["'--opp'", "did you mean '--op'"]),
             ("ferronickel perf all-reduce -o", ["--op", "none was supplied"]),
             ("all_reduce_perf -b nonsense", ["'nonsense'", "4K"]),

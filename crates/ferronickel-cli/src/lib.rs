@@ -4,6 +4,7 @@
 mod command;
 mod env;
 mod exit;
+mod file_limit;
 mod perf;
 mod run;
 
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 
 /// Runs the command with this process's arguments and gives the code to exit with.
 pub fn main() -> ExitCode {
+    file_limit::ignore();
     match command::run(std::env::args_os().collect()) {
         Ok(code) => code,
         Err((program, failure)) => {

@@ -228,3 +228,14 @@ fn a_run_that_takes_too_long_is_a_timeout() {
     let done = perf("-b 16M -e 16M -g 2 -n 4000 -c 0 -T 1");
     assert_eq!((done.code, done.err.as_str()), (Some(4), "ferronickel: Test timeout (1s)\n"), "{done:?}");
 }
+
+#[test]
+fn a_file_of_results_that_grows_too_large_is_said_in_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("results.json");
+    let mut shell = plain("sh", "-c");
+    shell.arg("ulimit -f 1; exec \"$0\" perf all-reduce -b 8 -e 8 -n 1 -w 0 -J \"$1\"");
+    let done = run(shell.arg(env!("CARGO_BIN_EXE_ferronickel")).arg(&path));
+    assert_eq!((done.code, done.err.lines().count()), (Some(1), 1), "{done:?}");
+    assert!(done.err.contains("results.json") && done.err.contains("File too large"), "{done:?}");
+}

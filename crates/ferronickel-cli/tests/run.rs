@@ -320,6 +320,12 @@ fn a_wrong_command_line_is_one_line() {
 }
 
 #[test]
+fn a_rank_finds_the_defaults_of_signals() {
+    // the command itself ignores this one
+    assert_eq!(done("-n 1", "kill -XFSZ $$").code, Some(128 + Signal::SIGXFSZ as i32));
+}
+
+#[test]
 fn want_of_descriptors_is_said() {
     let launcher = env!("CARGO_BIN_EXE_ferronickel");
     let mut codes = Vec::new();

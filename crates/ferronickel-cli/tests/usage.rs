@@ -53,7 +53,7 @@ fn wrong_values_are_named() {
         ("-b 1000T -e 1000T", &["1000 TiB", "memory"]),
         ("-q", &["'-q'"]),
         ("--nonsense", &["'--nonsense'"]),
-        ("stray", &["'stray'"]),
+        ("stray", &["'stray'", "too many"]),
         ("-b", &["--minbytes"]),
     ] {
         let done = run(&mut command(&format!("perf all-reduce {args}")));

@@ -70,7 +70,7 @@ impl Communicator {
     }
 
     /// Stops every rank: calls that are under way end with an error, and no new ones are taken. Any thread may call
-    /// it, at any moment; it does not wait.
+    /// it, at any moment; it does not wait. In a process forked from the one that made it nothing happens.
     pub fn abort(&self) {
         self.inner.abort();
     }
@@ -86,12 +86,7 @@ impl Communicator {
     /// # Errors
     /// What stopped the communicator, if something did; [`InvalidUsage`](ErrorKind::InvalidUsage) the second time.
     pub fn finalize(&self) -> Result<()> {
-        self.inner.finalize().map_err(|error| error.in_call("finalize").on(self.rank(), self.device().index()))
-    }
-
-    /// Refuses calls that cannot be carried out.
-    pub(crate) fn usable(&self) -> Result<()> {
-        self.inner.usable()
+        self.inner.finalize().map_err(|error| self.inner.place(error, "finalize"))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -101,7 +96,8 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if !self.inner.finalized.swap(true, Ordering::Relaxed) {
+        // a forked child's copy is not the rank: other processes would take the rank for gone
+        if !fork::is_child() && !self.inner.finalized.swap(true, Ordering::Relaxed) {
             self.inner.depart();
         }
     }
@@ -115,11 +111,14 @@ impl fmt::Debug for Communicator {
 }
 
 impl Inner {
-    fn usable(&self) -> Result<()> {
-        if fork::is_child() {
-            let seen = "this process was forked from the one that made the communicator";
-            return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("make a new communicator after the fork"));
-        }
+    /// Says of an error in which call, on which rank and device it happened.
+    pub(crate) fn place(&self, error: Error, call: &'static str) -> Error {
+        error.in_call(call).on(self.rank, self.device.index())
+    }
+
+    /// Refuses calls that cannot be carried out.
+    pub(crate) fn usable(&self) -> Result<()> {
+        fork::refuse_child()?;
         if self.finalized.load(Ordering::Relaxed) {
             let seen = "the communicator is finalized";
             return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("make all calls before finalize"));
@@ -134,15 +133,17 @@ impl Inner {
     }
 
     fn abort(&self) {
+        if fork::is_child() {
+            // the word would reach other processes, whose rank is the parent
+            return;
+        }
         let seen = format!("{} called abort", self.context.progress.name(self.rank));
         self.context.progress.fail(Failure { kind: ErrorKind::Aborted, seen, hint: None });
         self.log_end("Abort");
     }
 
     fn finalize(&self) -> Result<()> {
-        if fork::is_child() {
-            return self.usable();
-        }
+        fork::refuse_child()?;
         if self.finalized.swap(true, Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::InvalidUsage, "the communicator is finalized already"));
         }

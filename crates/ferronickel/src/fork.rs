@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
+use crate::error::{Error, ErrorKind, Result};
+
 /// Bytes of the marked page, at least.
 const PAGE: usize = 4096;
 
@@ -38,6 +40,21 @@ pub(crate) fn remember() {
 #[inline(always)]
 pub(crate) fn is_child() -> bool {
     mark().is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)
+}
+
+/// Refuses what a child cannot do with what its parent had: the threads that would finish it are not there.
+///
+/// # Errors
+/// [`InvalidUsage`](ErrorKind::InvalidUsage) in a child.
+#[inline(always)]
+pub(crate) fn refuse_child() -> Result<()> {
+    if is_child() { Err(refusal()) } else { Ok(()) }
+}
+
+#[cold]
+fn refusal() -> Error {
+    let seen = "this process was forked from the one that made the communicator";
+    Error::new(ErrorKind::InvalidUsage, seen).hint("fork before the first communicator is made, or start a new program")
 }
 
 #[cfg(test)]

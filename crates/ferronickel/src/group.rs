@@ -15,6 +15,8 @@ use crate::types::{CallDescription, DataType, RedOp};
 
 /// A call that has been checked.
 pub(crate) struct Call {
+    /// What the program called.
+    pub name: &'static str,
     pub description: CallDescription,
     pub data_type: DataType,
     pub op: RedOp,
@@ -120,7 +122,13 @@ pub(crate) fn is_open() -> bool {
 /// Queues a checked call, or keeps it until the group ends.
 #[inline]
 pub(crate) fn submit(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Result<Call>) -> Result<()> {
-    if is_open() { hold(communicator, stream, call) } else { queue(communicator, stream, call?, false) }
+    if is_open() {
+        return hold(communicator, stream, call);
+    }
+    let mut call = call?;
+    let uses = call.take_uses(stream).map_err(|error| communicator.place(error, call.name))?;
+    call.queue(communicator, stream, uses, false);
+    Ok(())
 }
 
 #[cold]
@@ -137,48 +145,65 @@ fn refuse<T>(error: Error) -> Result<T> {
     Err(error)
 }
 
-fn launch(calls: Vec<Held>) -> Result<()> {
+/// Queues all, or none if one is refused.
+fn launch(mut calls: Vec<Held>) -> Result<()> {
+    let uses: Vec<_> = calls.iter_mut().map(Held::admit).collect::<Result<_>>()?;
     let first = calls.first().map(|held| held.stream.clone());
-    for Held { communicator, stream, call } in calls {
+    for (Held { communicator, stream, call }, uses) in calls.into_iter().zip(uses) {
         // The caller will wait for one of the streams and so run what is on it; nobody runs the others for it.
         let elsewhere = first.as_ref().is_some_and(|first| !Arc::ptr_eq(first, &stream));
-        let (rank, device) = (communicator.rank, communicator.device.index());
-        queue(&communicator, &stream, call, elsewhere).map_err(|error| error.in_call("group").on(rank, device))?;
+        call.queue(&communicator, &stream, uses, elsewhere);
     }
     Ok(())
 }
 
-#[inline]
-fn queue(inner: &Arc<Inner>, stream: &Arc<Shared>, mut call: Call, for_worker: bool) -> Result<()> {
-    let plan = inner.planner.all_reduce(call.count * call.data_type.size_of());
-    let buffers = std::mem::take(&mut call.buffers);
-    let using = |(allocation, writes)| Use::by_stream(allocation, stream.id(), writes);
-    let [send, receive] = buffers.map(|buffer| buffer.map(using).transpose());
-    let uses = [send?, receive?];
-    // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order of
-    // their numbers, whichever threads make them.
-    let mut calls = inner.calls();
-    *calls += 1;
-    inner.log_call(&call, stream.id(), &plan, *calls);
-    let launch = Launch {
-        context: inner.context.clone(),
-        kernel: plan.kernel,
-        data_type: call.data_type,
-        op: call.op,
-        send: call.send,
-        receive: call.receive,
-        count: call.count,
-        channels: plan.channels,
-        epoch: *calls,
-        call: call.description.to_bits(),
-        _uses: uses,
-    };
-    if for_worker {
-        stream.push_for_worker(launch)
-    } else {
-        stream.push(launch)
+/// Holds a call's buffers.
+type Uses = [Option<Use>; 2];
+
+impl Held {
+    /// Takes the call's buffers, if it can be carried out now: much may have happened since it was checked.
+    fn admit(&mut self) -> Result<Uses> {
+        let uses = self.communicator.usable().and_then(|()| self.call.take_uses(&self.stream));
+        uses.map_err(|error| self.communicator.place(error, self.call.name))
     }
-    Ok(())
+}
+
+impl Call {
+    /// Uses its buffers from now on, on `stream`.
+    #[inline]
+    fn take_uses(&mut self, stream: &Shared) -> Result<Uses> {
+        let using = |(allocation, writes)| Use::by_stream(allocation, stream.id(), writes);
+        let [send, receive] = std::mem::take(&mut self.buffers).map(|buffer| buffer.map(using).transpose());
+        Ok([send?, receive?])
+    }
+
+    #[inline]
+    fn queue(self, inner: &Inner, stream: &Arc<Shared>, uses: Uses, for_worker: bool) {
+        let plan = inner.planner.all_reduce(self.count * self.data_type.size_of());
+        // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order
+        // of their numbers, whichever threads make them.
+        let mut calls = inner.calls();
+        *calls += 1;
+        inner.log_call(&self, stream.id(), &plan, *calls);
+        let launch = Launch {
+            context: inner.context.clone(),
+            kernel: plan.kernel,
+            data_type: self.data_type,
+            op: self.op,
+            send: self.send,
+            receive: self.receive,
+            count: self.count,
+            channels: plan.channels,
+            epoch: *calls,
+            call: self.description.to_bits(),
+            _uses: uses,
+        };
+        if for_worker {
+            stream.push_for_worker(launch);
+        } else {
+            stream.push(launch);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -166,6 +166,7 @@ mod group;
 pub mod measure;
 mod plan;
 mod proxy;
+mod signals;
 mod transport;
 mod types;
 

@@ -231,6 +231,47 @@ fn wrong_arguments_are_refused_before_anything_is_queued() {
 }
 
 #[test]
+fn a_group_ends_with_what_has_stopped_its_communicator_meanwhile() {
+    let ranks = in_one_thread(2, &config(&[]));
+    let buffers: Vec<_> = ranks.iter().map(|rank| rank.device.alloc::<i32>(4).unwrap()).collect();
+    let call = |n: usize| ranks[n].communicator.all_reduce(&buffers[n], &buffers[n], RedOp::Sum, &ranks[n].stream);
+    let error = group(|| {
+        (0..2).try_for_each(call)?;
+        ranks[1].communicator.abort();
+        Ok(())
+    });
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+    assert_eq!((error.call(), error.rank()), (Some("all_reduce"), Some(0)), "{error}");
+    assert!(ranks.iter().all(|rank| rank.stream.is_idle().unwrap()), "something was queued");
+}
+
+#[test]
+fn a_call_refused_in_a_group_says_where_as_it_does_outside() {
+    let ranks = in_one_thread(2, &config(&[]));
+    let (short, long) = (ranks[1].device.alloc::<i32>(3).unwrap(), ranks[1].device.alloc::<i32>(4).unwrap());
+    let wrong = || ranks[1].communicator.all_reduce(&short, &long, RedOp::Sum, &ranks[1].stream);
+    let (outside, inside) = (wrong().unwrap_err().to_string(), group(wrong).unwrap_err().to_string());
+    assert!(outside.starts_with("all_reduce: rank 1 on host device 1: "), "{outside}");
+    assert_eq!(outside, inside);
+    // also where the program has swallowed the first, and where only the group's end finds out
+    let swallowed = group(|| {
+        let _ = wrong();
+        Ok(())
+    });
+    assert_eq!(swallowed.unwrap_err().to_string(), outside);
+    let other = ranks[1].device.stream().unwrap();
+    let late = group(|| {
+        let communicator = &ranks[1].communicator;
+        communicator.all_reduce(&long, &long, RedOp::Sum, &ranks[1].stream)?;
+        communicator.all_reduce(&long, &long, RedOp::Sum, &other)
+    });
+    let late = late.unwrap_err().to_string();
+    assert!(late.starts_with("all_reduce: rank 1 on host device 1: ") && late.contains("in use"), "{late}");
+    assert!(ranks[1].stream.is_idle().unwrap(), "half a group was queued");
+}
+
+#[test]
 fn a_refused_call_refuses_its_whole_group() {
     let ranks = in_one_thread(2, &config(&[]));
     let buffers: Vec<_> = ranks.iter().map(|rank| rank.device.alloc::<i32>(3).unwrap()).collect();

@@ -17,6 +17,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::guard::{Entry, Guard};
 use super::orphans;
 use crate::exit::{Code, Failure};
+use crate::file_limit;
 
 /// What is to be started.
 pub struct Start<'s> {
@@ -213,10 +214,11 @@ fn command(start: &Start<'_>, rank: usize, leads: bool, entry: Option<Entry>) ->
             // It fails only if the system took the processors away meanwhile; then it chooses itself.
             let _ = sched_setaffinity(None, share);
         }
+        file_limit::restore();
         mask.thread_set_mask().map_err(io::Error::from)
     };
     // SAFETY: between fork and exec only what is safe in a signal handler may be done. The closure makes system calls
-    // on values that it owns (prctl, getppid, send, sched_setaffinity, the signal mask) and neither allocates nor locks.
+    // on values that it owns (prctl, getppid, send, sched_setaffinity, a signal and the mask of all) and neither allocates nor locks.
     unsafe { command.pre_exec(prepare) };
     command
 }

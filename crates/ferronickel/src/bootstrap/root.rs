@@ -151,7 +151,7 @@ impl Comer<'_> {
             let seen = "this id is for ranks of the process that made it, and that is another one";
             return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("make ids with UniqueId::new"));
         }
-        guest::meet(&self).map(|(everyone, visit)| (everyone, Vigil::Elsewhere(visit)))
+        guest::meet(&self).map(|(everyone, visit)| (everyone, Vigil::Elsewhere(Box::new(visit))))
     }
 }
 

@@ -32,8 +32,9 @@ impl Communicator {
         op: RedOp,
         stream: &Stream,
     ) -> Result<()> {
-        group::submit(self.inner(), stream.shared(), self.checked_all_reduce(send, receive, op, stream))
-            .map_err(|error| error.in_call(NAME).on(self.rank(), self.device().index()))
+        let call = self.checked_all_reduce(send, receive, op, stream);
+        // before a group keeps it
+        group::submit(self.inner(), stream.shared(), call.map_err(|error| self.inner().place(error, NAME)))
     }
 
     fn checked_all_reduce<T: Element>(
@@ -43,7 +44,7 @@ impl Communicator {
         op: RedOp,
         stream: &Stream,
     ) -> Result<Call> {
-        self.usable()?;
+        self.inner().usable()?;
         for (what, device) in [("send", send.device()), ("receive", receive.device()), ("stream", stream.device())] {
             if device != self.device() {
                 let seen = format!("{what} belongs to {device}, the communicator to {}", self.device());
@@ -62,6 +63,7 @@ impl Communicator {
         }
         let in_place = Arc::ptr_eq(send.allocation(), receive.allocation());
         Ok(Call {
+            name: NAME,
             description: CallDescription::new(Collective::AllReduce, T::DATA_TYPE, op, send.len()),
             data_type: T::DATA_TYPE,
             op,

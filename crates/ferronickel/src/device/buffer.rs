@@ -44,10 +44,11 @@ impl<T: Element> DeviceBuffer<T> {
     /// Writes all elements.
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) when `from` has not as many elements as the buffer.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) when `from` has not as many elements as the buffer;
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator.
     pub fn copy_from_host(&self, from: &[T]) -> Result<()> {
         self.same_length("copy_from_host", from.len())?;
-        let _use = Use::by_host(&self.allocation, true);
+        let _use = Use::by_host(&self.allocation, true).map_err(|error| error.in_call("copy_from_host"))?;
         // SAFETY: the range is in the allocation, no call uses it, and a slice of the caller's is not part of it
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_mut_ptr(), self.len) };
         Ok(())
@@ -56,10 +57,11 @@ impl<T: Element> DeviceBuffer<T> {
     /// Reads all elements.
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) when `to` has not as many elements as the buffer.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) when `to` has not as many elements as the buffer;
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator.
     pub fn copy_to_host(&self, to: &mut [T]) -> Result<()> {
         self.same_length("copy_to_host", to.len())?;
-        let _use = Use::by_host(&self.allocation, false);
+        let _use = Use::by_host(&self.allocation, false).map_err(|error| error.in_call("copy_to_host"))?;
         // SAFETY: as in copy_from_host
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to.as_mut_ptr(), self.len) };
         Ok(())
@@ -68,9 +70,9 @@ impl<T: Element> DeviceBuffer<T> {
     /// All elements.
     ///
     /// # Errors
-    /// None on a host device; another device's copy may fail.
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator.
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        let _use = Use::by_host(&self.allocation, false);
+        let _use = Use::by_host(&self.allocation, false).map_err(|error| error.in_call("to_vec"))?;
         // SAFETY: the range is in the allocation and initialised (memory starts zeroed, every pattern is valid); no
         // call writes it while `_use` lives
         Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }.to_vec())

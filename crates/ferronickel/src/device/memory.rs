@@ -12,11 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use self::users::{HOST, Users};
+pub use self::users::LAST_STREAM;
+use self::users::{HOST, Refusal, Users};
 use super::Device;
 use super::arena::Arena;
 use super::host::wait::Backoff;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
 
 /// Zeroed memory, aligned to a page, returned with the last reference.
 #[derive(Debug)]
@@ -62,6 +64,24 @@ impl Allocation {
 
     pub fn device(&self) -> &Device {
         &self.device
+    }
+}
+
+impl Allocation {
+    #[cold]
+    fn refused(&self, refusal: Refusal) -> Error {
+        let device = &self.device;
+        let (seen, hint) = match refusal {
+            Refusal::InUse => (
+                format!("a buffer of {device} is still in use by a call on another stream"),
+                "synchronize that stream first, or give each stream an allocation of its own",
+            ),
+            Refusal::TooMany => (
+                format!("so many calls that use a buffer of {device} are queued that no more can be counted"),
+                "synchronize their stream first",
+            ),
+        };
+        Error::new(ErrorKind::InvalidUsage, seen).hint(hint)
     }
 }
 
@@ -113,21 +133,24 @@ impl Use {
     /// A use by a call on `stream`.
     #[inline]
     pub fn by_stream(allocation: Arc<Allocation>, stream: u32, writes: bool) -> Result<Use> {
-        if !allocation.users.enter(stream, writes) {
-            let seen = format!("a buffer of {} is still in use by a call on another stream", allocation.device);
-            return Err(Error::new(ErrorKind::InvalidUsage, seen)
-                .hint("synchronize that stream first, or give each stream an allocation of its own"));
+        match allocation.users.enter(stream, writes) {
+            Ok(()) => Ok(Use { allocation, writes }),
+            Err(refusal) => Err(allocation.refused(refusal)),
         }
-        Ok(Use { allocation, writes })
     }
 
     /// A use by the caller's own thread, once no call is in the way.
-    pub fn by_host(allocation: &Arc<Allocation>, writes: bool) -> Use {
+    ///
+    /// # Errors
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a forked child: the memory is the parent's, and so are the threads
+    /// that would end the calls.
+    pub fn by_host(allocation: &Arc<Allocation>, writes: bool) -> Result<Use> {
+        fork::refuse_child()?;
         let mut backoff = Backoff::new();
-        while !allocation.users.enter(HOST, writes) {
+        while allocation.users.enter(HOST, writes).is_err() {
             backoff.wait();
         }
-        Use { allocation: allocation.clone(), writes }
+        Ok(Use { allocation: allocation.clone(), writes })
     }
 }
 
@@ -148,29 +171,48 @@ impl Drop for Use {
 mod tests {
     use super::*;
 
+    fn may(users: &Users, stream: u32, writes: bool) -> bool {
+        users.enter(stream, writes).is_ok()
+    }
+
     #[test]
     fn one_stream_may_pile_up_uses_and_another_may_only_share_reading() {
         let users = Users::default();
-        assert!(users.enter(1, true) && users.enter(1, false) && users.enter(1, true));
-        assert!(!users.enter(2, false) && !users.enter(2, true) && !users.enter(HOST, false));
+        assert!(may(&users, 1, true) && may(&users, 1, false) && may(&users, 1, true));
+        assert!(!may(&users, 2, false) && !may(&users, 2, true) && !may(&users, HOST, false));
         users.leave(true);
         users.leave(true);
-        assert!(users.enter(2, false), "both only read");
-        assert!(!users.enter(2, true) && !users.enter(1, true), "nobody may write what several read");
-        assert!(users.enter(HOST, false));
+        assert!(may(&users, 2, false), "both only read");
+        assert!(!may(&users, 2, true) && !may(&users, 1, true), "nobody may write what several read");
+        assert!(may(&users, HOST, false));
         for _ in 0..3 {
             users.leave(false);
         }
-        assert!(users.enter(2, true), "nobody is left");
+        assert!(may(&users, 2, true), "nobody is left");
     }
 
     #[test]
     fn the_caller_does_not_join_its_own_write() {
         let users = Users::default();
-        assert!(users.enter(HOST, true));
-        assert!(!users.enter(HOST, true) && !users.enter(HOST, false));
+        assert!(may(&users, HOST, true));
+        assert!(!may(&users, HOST, true) && !may(&users, HOST, false));
         users.leave(true);
-        assert!(users.enter(HOST, false));
+        assert!(may(&users, HOST, false));
+    }
+
+    #[test]
+    fn a_full_count_is_told_from_a_buffer_that_another_stream_uses() {
+        let buffer = Allocation::new(&Device::host(5), 8).unwrap();
+        let uses = |stream: u32, count: usize| {
+            (0..count).map(|_| Use::by_stream(buffer.clone(), stream, true)).collect::<Result<Vec<_>>>()
+        };
+        let held = uses(1, (1 << 20) - 1).expect("a million calls may be queued");
+        let full = uses(1, 1).unwrap_err().to_string();
+        assert!(full.contains("so many calls that use a buffer of host device 5 are queued"), "{full}");
+        assert!(full.contains("synchronize"), "{full}");
+        assert!(uses(2, 1).unwrap_err().to_string().contains("in use by a call on another stream"));
+        drop(held);
+        uses(LAST_STREAM, 1).expect("nobody is left");
     }
 
     #[test]

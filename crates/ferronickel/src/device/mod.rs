@@ -16,7 +16,7 @@ use std::fmt;
 
 pub use buffer::DeviceBuffer;
 pub use host::stream::Stream;
-pub(crate) use memory::{Allocation, Use};
+pub(crate) use memory::{Allocation, LAST_STREAM, Use};
 
 use crate::error::Result;
 use crate::types::Element;
@@ -71,7 +71,7 @@ impl Device {
     /// A new stream.
     ///
     /// # Errors
-    /// [`System`](crate::ErrorKind::System) when the operating system refuses a thread that streams need.
+    /// [`System`](crate::ErrorKind::System) when the process has some 16 million streams already.
     pub fn stream(&self) -> Result<Stream> {
         Stream::new(self)
     }

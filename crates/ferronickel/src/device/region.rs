@@ -7,6 +7,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::{Errno, Result as IoResult};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use crate::signals::Blocked;
+
 /// A mapping, zeroed when it was made; unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -36,7 +38,7 @@ impl Region {
     /// full; sealed, so that nobody can shrink it under a reader.
     pub fn shared(bytes: usize) -> IoResult<Arc<Region>> {
         let file = memfd_create("ferronickel", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&file, bytes as u64)?;
+        resize(&file, bytes as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let base = map_file(file.as_fd(), bytes)?;
         Ok(Arc::new(Region { base, bytes, file: Some(file) }))
@@ -75,6 +77,12 @@ impl Region {
         assert!(offset < self.bytes, "offset {offset} in a region of {}", self.bytes);
         self.base.wrapping_add(offset)
     }
+}
+
+/// Gives a file a size; an error, not the end of the process, where a limit on files (`ulimit -f`) forbids it.
+fn resize(file: &OwnedFd, bytes: u64) -> IoResult<()> {
+    let blocked = Blocked::sigxfsz();
+    ftruncate(file, bytes).inspect_err(|_| blocked.discard())
 }
 
 impl Drop for Region {

@@ -4,8 +4,8 @@
 //! `NCCL_DEBUG` does not ask for more, a line costs one relaxed load. Lines are written with `info!`, `warn!` and
 //! `version!`; [`announce`] is for what a user should hear even when the log is off.
 //!
-//! Nothing that happens to the log happens to the program: a closed pipe, a full disk or a file that cannot be opened is
-//! said once and survived.
+//! Nothing that happens to the log happens to the program: a closed pipe, a full disk, a file that grows too large or
+//! cannot be opened is said once and survived.
 
 use std::fmt;
 use std::panic::Location;
@@ -24,7 +24,6 @@ use timestamp::Timestamps;
 
 mod filter;
 mod format;
-mod sigpipe;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -239,7 +238,7 @@ fn announce_from(file: &str, line: u32, function: &str, text: &str) {
         let place = Place { file: format::source_file(file), line, function };
         show_warning(-1, &place, text);
     }
-    let seen = in_log && LOGGER.get().is_some_and(|logger| logger.sink.is_stdout());
+    let seen = in_log && LOGGER.get().is_some_and(|logger| logger.sink.is_seen());
     if !seen && ANNOUNCE.load(Ordering::Relaxed) {
         sink::to_stderr(text);
     }

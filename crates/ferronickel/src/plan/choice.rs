@@ -39,6 +39,16 @@ impl Choice {
         })
     }
 
+    /// Why the settings allow no algorithm at all, if so.
+    pub fn excludes_algorithms(&self) -> Option<&str> {
+        self.algorithms.excludes_all(&Algorithm::ALL.map(Algorithm::name))
+    }
+
+    /// Why the settings allow no protocol at all, if so.
+    pub fn excludes_protocols(&self) -> Option<&str> {
+        self.protocols.excludes_all(&Protocol::ALL.map(Protocol::name))
+    }
+
     /// Why the settings forbid a combination, if they do.
     pub fn refusal(&self, algorithm: Algorithm, protocol: Protocol) -> Option<String> {
         self.algorithms.refusal(algorithm.name()).or_else(|| self.protocols.refusal(protocol.name()))
@@ -78,6 +88,11 @@ impl Allowed {
             return Err(unknown(name, text, token, &accepted));
         }
         Ok(all.into_iter().filter(|name| listed.contains(name) != inverted).collect())
+    }
+
+    /// The reason why none of `ours` is allowed, if so.
+    fn excludes_all(&self, ours: &[&str]) -> Option<&str> {
+        ours.iter().all(|name| self.refusal(name).is_some()).then_some(&*self.reason)
     }
 
     fn refusal(&self, name: &str) -> Option<String> {

@@ -96,12 +96,11 @@ impl Planner {
     ) -> Result<Planner> {
         let choice = Choice::new(config)?;
         let road = roads.slowest();
+        let kernel = |algorithm, protocol| kernel_for(algorithm, protocol, road, &direct);
+        refuse_vain_settings(&choice, |algorithm, protocol| kernel(algorithm, protocol).is_ok())?;
         let mut planner = Planner { ranks: roads.ranks(), channels, road, candidates: Vec::new(), refused: Vec::new() };
         for (algorithm, protocol) in Algorithm::ALL.into_iter().flat_map(|a| Protocol::ALL.map(|p| (a, p))) {
-            match choice
-                .refusal(algorithm, protocol)
-                .map_or_else(|| kernel_for(algorithm, protocol, road, &direct), Err)
-            {
+            match choice.refusal(algorithm, protocol).map_or_else(|| kernel(algorithm, protocol), Err) {
                 Ok(kernel) => {
                     let limit = limit(kernel, capacities);
                     planner.candidates.push(Candidate { kernel, algorithm, protocol, limit });
@@ -112,19 +111,33 @@ impl Planner {
                 }
             }
         }
-        // some kernel must take calls of any size
-        if !planner.candidates.iter().any(|candidate| candidate.limit == usize::MAX) {
-            let refused = planner.refused.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ");
-            let only = planner
-                .candidates
-                .iter()
-                .map(|c| format!("{}/{} (up to {} B)", c.algorithm.name(), c.protocol.name(), c.limit));
-            let only = only.collect::<Vec<_>>().join(", ");
-            let left = if only.is_empty() { "nothing".into() } else { format!("only {only}") };
-            let seen = format!("no kernel is left for an all-reduce of every size, {left}: {refused}");
-            return Err(Error::new(ErrorKind::InvalidUsage, seen).hint("relax NCCL_ALGO or NCCL_PROTO"));
-        }
+        planner.refuse_limits()?;
         Ok(planner)
+    }
+
+    /// Some kernel must take calls of any size.
+    fn refuse_limits(&self) -> Result<()> {
+        if self.candidates.iter().any(|candidate| candidate.limit == usize::MAX) {
+            return Ok(());
+        }
+        // each reason once, though it may refuse several
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for Refusal { candidate, reason } in &self.refused {
+            match reasons.iter_mut().find(|(other, _)| other == reason) {
+                Some((_, candidates)) => candidates.push(candidate),
+                None => reasons.push((reason, vec![candidate])),
+            }
+        }
+        let refused = reasons.iter().map(|(reason, candidates)| format!("{} refused: {reason}", candidates.join(", ")));
+        let refused = refused.collect::<Vec<_>>().join("; ");
+        let only = self
+            .candidates
+            .iter()
+            .map(|c| format!("{}/{} (up to {} B)", c.algorithm.name(), c.protocol.name(), c.limit));
+        let only = only.collect::<Vec<_>>().join(", ");
+        let left = if only.is_empty() { "nothing".into() } else { format!("only {only}") };
+        let seen = format!("no kernel is left for an all-reduce of every size, {left}: {refused}");
+        Err(Error::new(ErrorKind::InvalidUsage, seen).hint("relax NCCL_ALGO or NCCL_PROTO"))
     }
 
     /// The plan for an all-reduce of `bytes` bytes.
@@ -167,6 +180,24 @@ impl Planner {
         let chosen = format!("{algorithm}/{protocol}, predicted {:.2} us", plan.microseconds);
         Decision { about: format!("AllReduce of {bytes} B"), chosen, refused }
     }
+}
+
+/// Refuses a setting that by itself leaves nothing to plan with: says which one, and what would be right here.
+fn refuse_vain_settings(choice: &Choice, can: impl Fn(Algorithm, Protocol) -> bool) -> Result<()> {
+    let refuse = |reason: &str, what: &str, right: Vec<&str>| {
+        let seen = format!("{reason} leaves no {what} for an all-reduce");
+        let hint = format!("{} would be right here", right.join(", "));
+        Err(Error::new(ErrorKind::InvalidUsage, seen).hint(hint))
+    };
+    if let Some(reason) = choice.excludes_algorithms() {
+        let right = Algorithm::ALL.into_iter().filter(|&a| Protocol::ALL.into_iter().any(|p| can(a, p)));
+        return refuse(reason, "algorithm", right.map(Algorithm::name).collect());
+    }
+    if let Some(reason) = choice.excludes_protocols() {
+        let right = Protocol::ALL.into_iter().filter(|&p| Algorithm::ALL.into_iter().any(|a| can(a, p)));
+        return refuse(reason, "protocol", right.map(Protocol::name).collect());
+    }
+    Ok(())
 }
 
 /// The names of a kernel's algorithm and protocol.
@@ -271,7 +302,26 @@ mod tests {
         assert_eq!(ring.all_reduce(8 << 20).kernel, Kernel::RingLl);
         let error = planner(2, &[("NCCL_ALGO", "OneShot")]).err().unwrap().to_string();
         assert!(error.contains("only OneShot/LL (up to 1784 B), OneShot/Simple (up to 131072 B)"), "{error}");
-        assert!(error.contains("Ring/LL refused: NCCL_ALGO=OneShot set by the program"), "{error}");
+        assert!(
+            error.contains("Ring/LL, Ring/Simple, TwoShot/LL, TwoShot/Simple refused: NCCL_ALGO=OneShot"),
+            "{error}"
+        );
+        assert_eq!(error.matches("set by the program").count(), 1, "{error}");
+    }
+
+    #[test]
+    fn a_setting_that_excludes_everything_is_said_once_with_what_would_be_right() {
+        let refused = |settings: &[(&str, &str)]| {
+            let error = planner(2, settings).err().unwrap();
+            (error.seen().to_string(), error.advice().unwrap().to_string())
+        };
+        let expect = |seen: &str, advice: &str| (seen.to_string(), format!("{advice} would be right here"));
+        let tree = "NCCL_ALGO=Tree set by the program leaves no algorithm for an all-reduce";
+        assert_eq!(refused(&[("NCCL_ALGO", "Tree")]), expect(tree, "OneShot, Ring, TwoShot"));
+        let net = [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_ALGO", "Tree")];
+        assert_eq!(refused(&net), expect(tree, "Ring"));
+        let ll128 = "NCCL_PROTO=LL128 set by the program leaves no protocol for an all-reduce";
+        assert_eq!(refused(&[("NCCL_PROTO", "LL128")]), expect(ll128, "LL, Simple"));
     }
 
     #[test]

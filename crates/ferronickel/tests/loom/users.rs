@@ -17,7 +17,7 @@ struct Shared {
 impl Shared {
     /// Uses the memory if it may. Whether it did.
     fn try_use(&self, stream: u32, writes: bool) -> bool {
-        let may = self.users.enter(stream, writes);
+        let may = self.users.enter(stream, writes).is_ok();
         if may {
             self.touch(writes);
             self.users.leave(writes);
@@ -36,7 +36,7 @@ impl Shared {
     /// Two calls of a stream, queued one after the other and run later.
     fn use_twice(&self, stream: u32, first: bool, second: bool) {
         let uses = [first, second].map(|writes| (writes, self.users.enter(stream, writes)));
-        for (writes, _) in uses.into_iter().filter(|&(_, entered)| entered) {
+        for (writes, _) in uses.into_iter().filter(|(_, entered)| entered.is_ok()) {
             self.touch(writes);
             self.users.leave(writes);
         }

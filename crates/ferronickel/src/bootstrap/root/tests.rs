@@ -14,7 +14,9 @@ fn come(id: &UniqueId, from: From, size: usize, rank: usize, timeout: Duration) 
     let comer = Comer { id, size, rank, name: &name, info, timeout };
     let (everyone, vigil) = match from {
         From::Here => comer.meet()?,
-        From::Elsewhere => guest::meet(&comer).map(|(everyone, visit)| (everyone, Vigil::Elsewhere(visit)))?,
+        From::Elsewhere => {
+            guest::meet(&comer).map(|(everyone, visit)| (everyone, Vigil::Elsewhere(Box::new(visit))))?
+        }
     };
     vigil.end();
     Ok(everyone)
@@ -153,7 +155,7 @@ fn a_rank_that_dies_between_meeting_and_connecting_is_told_of() {
         let comer = Comer { id: &id, size: 3, rank, name: &name, info: Vec::new(), timeout: LONG };
         match elsewhere {
             false => comer.meet().unwrap().1,
-            true => Vigil::Elsewhere(guest::meet(&comer).unwrap().1),
+            true => Vigil::Elsewhere(Box::new(guest::meet(&comer).unwrap().1)),
         }
     };
     std::thread::scope(|scope| {

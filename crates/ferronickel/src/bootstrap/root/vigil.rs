@@ -11,7 +11,7 @@ use crate::device::progress::Failure;
 pub(crate) enum Vigil {
     /// The root is in this process.
     Here(Arc<Root>),
-    Elsewhere(Visit),
+    Elsewhere(Box<Visit>),
 }
 
 impl Vigil {

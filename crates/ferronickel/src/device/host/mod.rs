@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod dispatcher;
 pub(crate) mod doze;
+mod numbers;
 pub(crate) mod queue;
 pub(crate) mod stream;
 pub(crate) mod sync;

@@ -6,18 +6,20 @@
 //! 20 µs later, when the dispatcher notices it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use super::numbers::{Number, Numbers};
 use super::queue::Queue;
 use super::wait::Backoff;
 use super::worker::Worker;
 use super::{dispatcher, threads};
-use crate::device::Device;
 use crate::device::launch::Launch;
-use crate::error::{Error, ErrorKind, Result};
+use crate::device::{Device, LAST_STREAM};
+use crate::error::{Error, Result};
+use crate::fork;
 
 /// An ordered queue of calls on a device, which runs beside the caller.
 ///
@@ -28,7 +30,6 @@ pub struct Stream {
 
 /// What the stream's handle, its worker and the dispatcher share.
 pub(crate) struct Shared {
-    id: u32,
     device: Device,
     queue: Queue<Launch>,
     worker: Worker,
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     /// The first failure since the last synchronize, and whether there is one.
     failure: Mutex<Option<Error>>,
     failed: AtomicBool,
+    /// Given back last, when no launch in the queue uses a buffer under this number any more.
+    number: Number,
 }
 
 /// How long an eager worker looks for more before it sleeps: longer than a caller takes between two groups.
@@ -44,18 +47,15 @@ const EAGER: Duration = Duration::from_micros(50);
 
 impl Stream {
     pub(crate) fn new(device: &Device) -> Result<Stream> {
-        // 0 stands for the caller's own thread, the largest number for several streams
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let id = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| (id < u32::MAX - 1).then_some(id + 1));
-        let id = id.map_err(|_| Error::new(ErrorKind::System, "this process has made 2^32 streams"))?;
+        static NUMBERS: Numbers = Numbers::up_to(LAST_STREAM);
         let shared = Arc::new(Shared {
-            id,
             device: device.clone(),
             queue: Queue::new(),
             worker: Worker::default(),
             eager: AtomicBool::new(false),
             failure: Mutex::new(None),
             failed: AtomicBool::new(false),
+            number: NUMBERS.take()?,
         });
         dispatcher::watch(&shared);
         Ok(Stream { shared })
@@ -69,8 +69,11 @@ impl Stream {
     /// Waits until every call queued so far is done, and helps with it.
     ///
     /// # Errors
-    /// The first failure of a call on this stream since the last time it was asked.
+    /// The first failure of a call on this stream since the last time it was asked;
+    /// [`InvalidUsage`](crate::ErrorKind::InvalidUsage) in a process forked from the one that had the communicator.
     pub fn synchronize(&self) -> Result<()> {
+        // before anything that another thread may have held at the fork
+        fork::refuse_child().map_err(|error| error.in_call("synchronize"))?;
         let shared = &*self.shared;
         let mut backoff = Backoff::new();
         // while another party has it: look a while, then sleep until it says that it is done
@@ -97,6 +100,7 @@ impl Stream {
     /// # Errors
     /// As for [`synchronize`](Self::synchronize), once all is done.
     pub fn is_idle(&self) -> Result<bool> {
+        fork::refuse_child().map_err(|error| error.in_call("is_idle"))?;
         let standing = self.shared.queue.standing();
         if standing.finished < standing.queued { Ok(false) } else { self.synchronize().map(|()| true) }
     }
@@ -108,6 +112,10 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // what is queued is the parent's to run
+            return;
+        }
         self.shared.queue.close();
         if self.shared.worker.exists() || self.shared.queue.standing().stalled {
             self.shared.summon();
@@ -117,13 +125,13 @@ impl Drop for Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({} of {})", self.shared.id, self.shared.device)
+        write!(f, "Stream({} of {})", self.shared.id(), self.shared.device)
     }
 }
 
 impl Shared {
     pub fn id(&self) -> u32 {
-        self.id
+        self.number.0
     }
 
     fn failure(&self) -> MutexGuard<'_, Option<Error>> {
@@ -166,7 +174,7 @@ impl Shared {
 
     fn start_worker(self: &Arc<Self>) -> Option<Thread> {
         let shared = self.clone();
-        match threads::spawn(&format!("fnickel str {}", self.id), move || shared.work()) {
+        match threads::spawn(&format!("fnickel str {}", self.id()), move || shared.work()) {
             Ok(handle) => Some(handle.thread().clone()),
             // Whoever waits for the stream runs it all the same, and the dispatcher will try again.
             Err(error) => {

@@ -12,9 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::sigpipe;
+use crate::signals::Blocked;
 
-/// A file or the standard output.
+/// A file or one of the standard streams.
 pub(super) struct Sink {
     target: Target,
     /// Keeps lines apart. It guards an order and no data, so a forked child may go without it.
@@ -30,6 +30,7 @@ pub(super) struct Sink {
 enum Target {
     File { file: File, path: String },
     Stdout,
+    Stderr,
 }
 
 impl Sink {
@@ -38,7 +39,15 @@ impl Sink {
     }
 
     /// Opens a log file, emptying it. The error is a line for the user.
+    ///
+    /// The names of the standard streams mean those streams: a file behind one of them that is opened once more would
+    /// be emptied, and written to at two places.
     pub(super) fn open(path: &str) -> Result<Self, String> {
+        match path {
+            "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => return Ok(Self::stdout()),
+            "/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2" => return Ok(Self::new(Target::Stderr)),
+            _ => {}
+        }
         match open_file(path) {
             Ok(file) => Ok(Self::new(Target::File { file, path: path.to_owned() })),
             Err(error) => Err(format!(
@@ -58,8 +67,9 @@ impl Sink {
         }
     }
 
-    pub(super) fn is_stdout(&self) -> bool {
-        matches!(self.target, Target::Stdout)
+    /// Whether the user sees the lines, and need not look for them in a file.
+    pub(super) fn is_seen(&self) -> bool {
+        matches!(self.target, Target::Stdout | Target::Stderr)
     }
 
     /// Writes one whole line.
@@ -70,6 +80,7 @@ impl Sink {
         let result = match &self.target {
             Target::File { file, .. } => self.write_apart(file.as_fd(), line),
             Target::Stdout => self.write_apart(io::stdout().as_fd(), line),
+            Target::Stderr => self.write_apart(io::stderr().as_fd(), line),
         };
         drop(turn);
         if let Err(error) = result {
@@ -100,6 +111,8 @@ impl Sink {
             // Whoever closed the standard output does not want to hear more.
             Target::Stdout if error.kind() == io::ErrorKind::BrokenPipe => return,
             Target::Stdout => "the standard output",
+            // There is nobody left to tell.
+            Target::Stderr => return,
         };
         if !self.told.swap(true, Ordering::Relaxed) {
             to_stderr(&format!(
@@ -133,7 +146,8 @@ fn open_file(path: &str) -> io::Result<File> {
 
 /// Writes all the bytes, in one call of the system where it takes them; says how many it took.
 fn write_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> (usize, io::Result<()>) {
-    let blocked = sigpipe::Blocked::new();
+    // innermost first: each restores the mask that it found
+    let (pipe, size) = (Blocked::sigpipe(), Blocked::sigxfsz());
     let mut written = 0;
     let mut deadline = None;
     while written < bytes.len() {
@@ -148,8 +162,10 @@ fn write_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> (usize, io::Result<()>) {
                 }
             }
             Err(error) => {
-                if error == Errno::PIPE {
-                    blocked.discard();
+                match error {
+                    Errno::PIPE => pipe.discard(),
+                    Errno::FBIG => size.discard(),
+                    _ => {}
                 }
                 return (written, Err(error.into()));
             }

@@ -1,6 +1,6 @@
 //! The log of a whole process: each test starts this test program again as a child whose log it reads.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -24,6 +24,7 @@ fn child() {
             assert_eq!(last_warning(), "");
         }
         "closed" => write_to_closed_pipe(),
+        "limited" => write_beyond_the_limit(),
         "lines" => {
             start();
             info!(3_usize, Subsys::INIT | Subsys::P2P, "shown {}", 1);
@@ -78,14 +79,34 @@ fn write_to_closed_pipe() {
     start();
     info!(0, Subsys::INIT, "nobody reads this");
     warn!(0, "nor this");
-    // SAFETY: the set is valid for the call.
-    let pending = unsafe {
+    assert!(!is_pending(libc::SIGPIPE), "the signal must not wait for the caller either");
+    eprintln!("still here");
+}
+
+/// A log, and memory to share, that are larger than files may be, in a process that a SIGXFSZ would kill.
+fn write_beyond_the_limit() {
+    let limit = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
+    // SAFETY: the limit is valid for the call, and the default of a signal may be restored.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
+        libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+    }
+    start();
+    info!(0, Subsys::INIT, "{}", "x".repeat(200));
+    info!(0, Subsys::INIT, "nobody reads this");
+    let shared = crate::device::region::Region::shared(4096);
+    assert_eq!(shared.err(), Some(rustix::io::Errno::FBIG));
+    assert!(!is_pending(libc::SIGXFSZ), "the signal must not wait for the caller either");
+    eprintln!("still here");
+}
+
+fn is_pending(signal: i32) -> bool {
+    // SAFETY: the set is valid for the calls.
+    unsafe {
         let mut pending = std::mem::zeroed();
         libc::sigpending(&raw mut pending);
-        libc::sigismember(&raw const pending, libc::SIGPIPE)
-    };
-    assert_eq!(pending, 0, "the signal must not wait for the caller either");
-    eprintln!("still here");
+        libc::sigismember(&raw const pending, signal) != 0
+    }
 }
 
 fn command(part: &str, environment: &[(&str, &str)]) -> Command {
@@ -208,6 +229,16 @@ fn a_closed_pipe_kills_nobody() {
 }
 
 #[test]
+fn a_file_that_grows_too_large_kills_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let (_, stderr) = run("limited", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_FILE", path.to_str().unwrap())]);
+    let (told, rest) = stderr.split_once('\n').unwrap();
+    assert!(told.contains("cannot be written to") && told.contains("File too large"), "{stderr}");
+    assert_eq!(rest, "still here\n");
+}
+
+#[test]
 fn a_file_is_named_by_its_pattern_and_takes_the_log() {
     let directory = tempfile::tempdir().unwrap();
     let pattern = directory.path().join("log.%h.%p");
@@ -218,6 +249,30 @@ fn a_file_is_named_by_its_pattern_and_takes_the_log() {
     assert!(log.starts_with(&format!("{host}:{pid}:")), "{log}");
     assert!(log.contains("NCCL INFO hello\n") && log.ends_with("NCCL INFO again\n"), "{log}");
     assert_eq!(stderr, "");
+}
+
+#[test]
+fn the_names_of_the_standard_streams_mean_those_streams() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out");
+    for name in ["/dev/stdout", "/dev/stderr", "/dev/fd/1"] {
+        std::fs::write(&path, "precious\n").unwrap();
+        // as a shell's `>>` has it, but without the flag that would mend what is written at two places
+        let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.seek(SeekFrom::End(0)).unwrap();
+        let environment = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_FILE", name)];
+        let mut child = command("pid", &environment);
+        assert!(child.stdout(file.try_clone().unwrap()).stderr(file).status().unwrap().success());
+        let text = std::fs::read_to_string(&path).unwrap();
+        let places: Vec<_> = ["precious\n", BEGIN, "NCCL INFO hello\n", "NCCL INFO again\n", "pid="]
+            .into_iter()
+            .map(|line| text.find(line))
+            .collect();
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{name}: {text}");
+    }
+    let (stdout, stderr) = run("announce", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/dev/stderr")]);
+    assert!(stderr.ends_with(" NCCL WARN SHM instead of P2P\n") && stdout.is_empty(), "{stdout}{stderr}");
+    assert_eq!(stderr.matches("SHM instead").count(), 1, "{stderr}");
 }
 
 #[test]
