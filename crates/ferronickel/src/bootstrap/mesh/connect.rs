@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -111,11 +112,7 @@ impl Connecting<'_> {
                     let seen = format!("{own} gets no connection to {}: {error}", peer.name());
                     Failure { kind: ErrorKind::Remote, seen, hint: None }
                 });
-                // those that are connected already would see no more than an end
-                for link in &mut links {
-                    let link: &mut Link = link;
-                    let _ = link.connection.send(&Message::Failed(failure.clone()));
-                }
+                self.explain(&failure, &mut links, index);
                 failure
             })?;
             links.push(Link {
@@ -126,6 +123,19 @@ impl Connecting<'_> {
             });
         }
         Ok(links)
+    }
+
+    /// Tells those that are connected, or wait to be, why this process gives up: they would see no more than an end.
+    fn explain(&self, failure: &Failure, links: &mut [Link], from: usize) {
+        for link in links {
+            let _ = link.connection.send(&Message::Failed(failure.clone()));
+        }
+        for ranks in &self.member.session().processes()[from..] {
+            let purpose = self.door.purpose(Kind::Link, ranks[0], self.member.rank());
+            if let Ok(stream) = self.door.take(purpose, Duration::ZERO, &mut || true) {
+                let _ = Connection::new(stream, LONGEST).send(&Message::Failed(failure.clone()));
+            }
+        }
     }
 
     fn reach(&self, peer: &Presence, stop: Stop<'_>, unshared: &mut Vec<Unshared>) -> io::Result<Stream> {
