@@ -20,6 +20,9 @@ const ROADS: [(&str, &[(&str, &str)]); 3] = [("P2P/IPC", &[]), ("SHM/direct", &[
 #[test]
 fn rank() {
     let Some(part) = Part::taken() else { return };
+    if part.play == "from the environment" {
+        return from_the_environment(&part);
+    }
     let config = Config::from_environment();
     let device = Device::host(part.rank as u32);
     let id = match part.play.as_str() {
@@ -43,6 +46,21 @@ fn rank() {
         play => panic!("no play is called {play}"),
     }
     let _ = communicator.finalize();
+}
+
+/// Makes one communicator after the other of what the launcher says.
+fn from_the_environment(part: &Part) {
+    for turn in 0..3 {
+        match Communicator::from_environment() {
+            Ok(communicator) => {
+                assert_eq!((communicator.rank(), communicator.size()), (part.rank, part.size));
+                assert_eq!(communicator.device(), &Device::host(part.rank as u32));
+                add(part, &communicator);
+                communicator.finalize().unwrap();
+            }
+            Err(error) => return part.say(format!("turn {turn}: {error}")),
+        }
+    }
 }
 
 /// Makes a call that only another size fits.
@@ -232,4 +250,26 @@ fn an_interface_that_does_not_exist_is_an_error_that_lists_those_that_do() {
     for said in ranks.succeed(LIMIT) {
         assert!(said.contains("nosuch") && said.contains("lo"), "{said}");
     }
+}
+
+#[test]
+fn launched_ranks_find_each_other_as_often_as_they_like() {
+    let id = UniqueId::new().unwrap();
+    let launched = |rank: usize| {
+        let number = |name, number: usize| (name, number.to_string());
+        vec![
+            number("FERRONICKEL_RANK", rank),
+            number("FERRONICKEL_SIZE", 3),
+            number("FERRONICKEL_LOCAL_RANK", rank),
+            number("FERRONICKEL_LOCAL_SIZE", 3),
+            ("FERRONICKEL_UNIQUE_ID", processes::hex(&id)),
+        ]
+    };
+    let mut ranks = Ranks::start("rank", 3, "from the environment", RootAt::Test, launched);
+    for said in ranks.succeed(LIMIT) {
+        assert_eq!(said.matches("P2P/IPC").count(), 12, "{said}");
+    }
+    let mut alone = Ranks::start("rank", 1, "from the environment", RootAt::Test, |_| Vec::new());
+    let said = alone.succeed(LIMIT).concat();
+    assert!(said.contains("no launcher started this process; start it with ferronickel run"), "{said}");
 }

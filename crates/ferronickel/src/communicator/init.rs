@@ -169,7 +169,7 @@ struct Coming<'a> {
 impl Coming<'_> {
     fn come(&self) -> Result<Communicator> {
         log_start(self.id, self.size, self.rank, self.device, self.api);
-        let door = self.open_door()?;
+        let (door, interface) = self.open_door()?.unzip();
         let presence = Presence::new(self.rank, self.config, door.as_deref().map(Door::service));
         let name = presence.name();
         let arena_missing = Arena::of_process().err().map(String::from);
@@ -185,7 +185,9 @@ impl Coming<'_> {
         let peers = self.understand(&everyone)?;
         let presences: Vec<_> = peers.iter().map(|peer| peer.presence.clone()).collect();
         let member = Member::join(self.id.public_number(), &presences, self.rank, self.config, self.timeout)?;
-        let mut joining = Joining { coming: self, member, door, peers };
+        // ranks of one process reach each other through the loopback interface
+        let interface = interface.unwrap_or_else(|| "lo:127.0.0.1<0>".into());
+        let mut joining = Joining { coming: self, member, door, interface, peers };
         joining.run(vigil).inspect_err(|error| {
             // whoever fails tells the others, who would wait for it
             let hint = error.advice().map(String::from);
@@ -195,14 +197,14 @@ impl Coming<'_> {
         })
     }
 
-    /// The door through which other processes reach this one, if there may be any.
-    fn open_door(&self) -> Result<Option<Arc<Door>>> {
+    /// The door through which other processes reach this one, if there may be any, and the interface it is at.
+    fn open_door(&self) -> Result<Option<(Arc<Door>, String)>> {
         let Some(root) = self.id.addresses().first().copied() else { return Ok(None) };
         let choice = interfaces::choose(self.config, Some(root.ip()))?;
         let endpoint = &choice.endpoints[0];
         log_interface(self.device, &choice);
         let service = Service::on(&[endpoint.socket_address(0)])?;
-        Ok(Some(service.open(self.id.public_number(), self.id.secret())))
+        Ok(Some((service.open(self.id.public_number(), self.id.secret()), endpoint.to_string())))
     }
 
     /// Settings by which ranks plan.
@@ -246,6 +248,8 @@ struct Joining<'a> {
     coming: &'a Coming<'a>,
     member: Member,
     door: Option<Arc<Door>>,
+    /// The interface at which the network finds this process.
+    interface: String,
     peers: Vec<PeerInfo>,
 }
 
@@ -294,7 +298,7 @@ impl Joining<'_> {
             finalized: AtomicBool::new(false),
             calls: Mutex::new(0),
         };
-        inner.log_connected(&roads, &layout, &self.peers);
+        inner.log_connected(&roads, &layout, &self.peers, &self.interface);
         // nobody calls before everybody is ready
         self.member.all_gather(Plain(()))?;
         self.member.complete();

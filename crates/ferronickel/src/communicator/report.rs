@@ -56,13 +56,13 @@ pub(super) fn log_interface(device: &Device, choice: &Choice) {
     let index = device.index();
     info!(index, Subsys::INIT | Subsys::BOOTSTRAP, "Bootstrap: Using {}", choice.endpoints[0]);
     if !choice.explicit {
-        info!(index, Subsys::BOOTSTRAP | Subsys::NET, "Bootstrap: Interface {}", choice.decision);
+        info!(index, Subsys::BOOTSTRAP | Subsys::NET, "Interface for {}", choice.decision);
     }
 }
 
 impl Inner {
     /// The place of a rank among all: what init connected.
-    pub(super) fn log_connected(&self, roads: &Roads, layout: &Layout, peers: &[PeerInfo]) {
+    pub(super) fn log_connected(&self, roads: &Roads, layout: &Layout, peers: &[PeerInfo], interface: &str) {
         if roads.node_mates(self.rank).next() == Some(self.rank) {
             self.announce_slower_road(roads);
         }
@@ -71,7 +71,7 @@ impl Inner {
         }
         let (rank, size, device) = (self.rank, self.size, self.device.index());
         if roads.touches(rank, Transport::Net) {
-            info!(device, Subsys::INIT | Subsys::NET, "NET/Socket : Using [0]lo:127.0.0.1<0>");
+            info!(device, Subsys::INIT | Subsys::NET, "NET/Socket : Using [0]{interface}");
             info!(device, Subsys::INIT, "Using network Socket");
         }
         info!(

@@ -220,7 +220,8 @@ impl Drop for Ranks {
     }
 }
 
-fn hex(id: &UniqueId) -> String {
+/// An id as `ferronickel run` hands it over.
+pub fn hex(id: &UniqueId) -> String {
     id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
