@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use common::{command, perf, plain, rows, run};
 use serde_json::Value;
@@ -238,4 +239,24 @@ fn a_file_of_results_that_grows_too_large_is_said_in_one_line() {
     let done = run(shell.arg(env!("CARGO_BIN_EXE_ferronickel")).arg(&path));
     assert_eq!((done.code, done.err.lines().count()), (Some(1), 1), "{done:?}");
     assert!(done.err.contains("results.json") && done.err.contains("File too large"), "{done:?}");
+}
+
+#[test]
+fn want_of_descriptors_is_said_soon_and_before_what_follows_from_it() {
+    let mut ended_well = Vec::new();
+    // At some point on the way it is enough.
+    for limit in (6..32).step_by(2) {
+        let mut shell = plain("sh", "-c");
+        shell.arg(format!("ulimit -n {limit}; exec \"$0\" perf all-reduce -t 4 -n 2 -w 1 -b 8 -e 8"));
+        shell.arg(env!("CARGO_BIN_EXE_ferronickel")).env("FERRONICKEL_ANNOUNCE", "0");
+        let began = Instant::now();
+        let done = run(shell.env("NCCL_P2P_DISABLE", "1").env("NCCL_SHM_DISABLE", "1"));
+        assert!(began.elapsed() < Duration::from_secs(20), "{limit}: {done:?}");
+        ended_well.push(done.code == Some(0));
+        if done.code != Some(0) {
+            let said = done.err.contains("Too many open files") && done.err.contains("ulimit -n");
+            assert!(said && done.err.lines().count() == 1, "{limit}: {done:?}");
+        }
+    }
+    assert!(!ended_well[0] && ended_well.contains(&true), "{ended_well:?}");
 }

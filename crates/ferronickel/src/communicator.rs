@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::config::Config;
 use crate::device::context::RankContext;
 use crate::device::host::wait::Backoff;
-use crate::device::progress::Failure;
+use crate::device::progress::{Failure, StartWatch};
 use crate::device::{BusId, Device};
 use crate::diagnostics::decisions::Decision;
+use crate::diagnostics::log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::plan::Planner;
@@ -148,9 +149,12 @@ impl Inner {
             return Err(Error::new(ErrorKind::InvalidUsage, "the communicator is finalized already"));
         }
         let last = self.depart();
-        let mut backoff = Backoff::new();
+        let (mut backoff, mut watch) = (Backoff::new(), StartWatch::default());
         let RankContext { progress, proxy, mesh, .. } = &*self.context;
         while progress.finished(self.rank) < last {
+            if !backoff.is_short() {
+                watch.look(progress, self.rank).iter().for_each(|line| log::announce(line));
+            }
             backoff.wait();
         }
         // From now on the process may end, whatever the others still need of this rank.

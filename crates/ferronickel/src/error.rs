@@ -92,14 +92,15 @@ impl Error {
         }))
     }
 
-    /// A refused request to the operating system, with its error number.
+    /// A refused request to the operating system, with its error number. Where the machine or a limit has run out of
+    /// something it says what would be right; a hint that is given nearer takes that place.
     pub(crate) fn system(request: &str, error: impl Into<std::io::Error>) -> Self {
         let error = error.into();
         let failed = Error::new(ErrorKind::System, format!("{request} failed: {error}"));
-        match error.raw_os_error() {
-            Some(code) => failed.change(|inner| inner.code = Some(code)),
-            None => failed,
-        }
+        failed.change(|inner| {
+            inner.code = error.raw_os_error();
+            inner.hint = inner.code.and_then(want).map(String::from);
+        })
     }
 
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
@@ -167,6 +168,16 @@ impl Error {
     }
 }
 
+/// What would be right where the operating system has run out of something.
+fn want(code: i32) -> Option<&'static str> {
+    match code {
+        libc::EMFILE => Some("raise the limit of open files of the process (ulimit -n)"),
+        libc::ENFILE => Some("raise the limit of open files of the machine (sysctl fs.file-max)"),
+        libc::ENOMEM => Some("free memory, or raise the limit on it (ulimit -v)"),
+        _ => None,
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(call) = &self.0.call {
@@ -224,5 +235,9 @@ mod tests {
         let error = Error::system("mmap", std::io::Error::from_raw_os_error(12));
         assert_eq!(error.code(), Some(12));
         assert!(error.to_string().starts_with("system error: mmap failed: "), "{error}");
+        assert!(error.to_string().ends_with("; free memory, or raise the limit on it (ulimit -v)"), "{error}");
+        assert_eq!(error.hint("ask for less").advice(), Some("ask for less"));
+        let advice = |code| Error::system("open", std::io::Error::from_raw_os_error(code)).advice().map(String::from);
+        assert!(advice(libc::EMFILE).unwrap().contains("ulimit -n") && advice(libc::EPERM).is_none());
     }
 }

@@ -27,6 +27,12 @@ use crate::error::{Error, Result};
 
 /// How long a stranger may take to prove that it is none.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long connections wait in the backlog when there are no descriptors for them; then they are let go.
+const WANT: Duration = Duration::from_secs(1);
+/// How much earlier that is told here, so that the cause is known before the other end sees its connection closed.
+const TOLD_EARLIER: Duration = Duration::from_millis(200);
+const OTHER_ADDRESS: &str =
+    "free the port, or choose another address with NCCL_COMM_ID or another interface with NCCL_SOCKET_IFNAME";
 /// Connections that may be proving themselves at a time; when more come, the oldest is dropped.
 const MOST_PENDING: usize = 256;
 
@@ -48,6 +54,8 @@ struct Shared {
     doors: Mutex<HashMap<u64, Weak<Door>>>,
     alarm: Alarm,
     ending: AtomicBool,
+    /// Why connections can no longer be accepted, once they could not for too long.
+    want: Mutex<Option<Error>>,
 }
 
 /// The services of this process, by what they were asked to listen on.
@@ -74,10 +82,9 @@ impl Service {
         let mut listeners = Vec::with_capacity(wanted.len());
         for &address in wanted {
             listeners.push(listen(address).map_err(|error| {
-                Error::system(&format!("listening on {address}"), error).hint(
-                    "free the port, or choose another address with NCCL_COMM_ID or another interface with \
-                     NCCL_SOCKET_IFNAME",
-                )
+                let is_address = !is_want(&error);
+                let failed = Error::system(&format!("listening on {address}"), error);
+                if is_address { failed.hint(OTHER_ADDRESS) } else { failed }
             })?);
         }
         let local = |listener: &TcpListener| listener.local_addr();
@@ -88,8 +95,10 @@ impl Service {
             Err(error) => (None, Err(format!("no Unix socket could be made: {error}"))),
         };
         let alarm = Alarm::new().map_err(|error| Error::system("making an eventfd", error))?;
-        let shared = Arc::new(Shared { doors: Mutex::default(), alarm, ending: AtomicBool::new(false) });
-        let mut host = Host { shared: shared.clone(), listeners, unix, pending: Vec::new() };
+        let spare = Some(Alarm::new().map_err(|error| Error::system("making an eventfd", error))?);
+        let (doors, ending, want) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
+        let shared = Arc::new(Shared { doors, alarm, ending, want });
+        let mut host = Host { shared: shared.clone(), listeners, unix, pending: Vec::new(), spare, want_since: None };
         let thread = threads::spawn("fnickel service", move || host.run())
             .map_err(|error| Error::system("starting a thread that answers connections", error))?;
         let (thread, process) = (Some(thread), std::process::id());
@@ -107,6 +116,11 @@ impl Service {
         doors.insert(number, Arc::downgrade(&door));
         door
     }
+
+    /// Why connections cannot be accepted, if that has been so for a while.
+    pub fn want(&self) -> Option<Error> {
+        self.shared.want().clone()
+    }
 }
 
 impl Drop for Service {
@@ -123,6 +137,10 @@ impl Drop for Service {
 }
 
 impl Shared {
+    fn want(&self) -> MutexGuard<'_, Option<Error>> {
+        self.want.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn doors(&self) -> MutexGuard<'_, HashMap<u64, Weak<Door>>> {
         self.doors.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,6 +167,10 @@ struct Host {
     listeners: Vec<TcpListener>,
     unix: Option<UnixListener>,
     pending: Vec<Pending>,
+    /// A descriptor to give up when there are none left, so that a connection can be accepted and closed.
+    spare: Option<Alarm>,
+    /// Since when there were no descriptors.
+    want_since: Option<Instant>,
 }
 
 impl Host {
@@ -219,18 +241,54 @@ impl Host {
                     warn!(-1, "Bootstrap : dropped a connection from {}: too many at a time", oldest.from);
                 }
                 self.pending.push(Pending::new(stream, from));
+                if self.want_since.take().is_some() {
+                    *self.shared.want() = None;
+                }
                 true
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(error) if is_passing(&error) || concerns_one(&error) => true,
             Err(error) => {
-                // Out of descriptors or memory: whoever connects waits in the backlog meanwhile.
-                warn!(-1, "Bootstrap : cannot accept connections: {error}");
-                std::thread::sleep(Duration::from_millis(20));
+                self.endure(error);
                 false
             }
         }
     }
+
+    /// Out of descriptors or memory: whoever connects waits in the backlog for a while. After that it would only wait
+    /// for its own limit, and never learn why: the cause is told here, and the connections are closed.
+    fn endure(&mut self, error: io::Error) {
+        let since = *self.want_since.get_or_insert_with(|| {
+            warn!(-1, "Bootstrap : cannot accept connections: {error}");
+            Instant::now()
+        });
+        if since.elapsed() >= WANT - TOLD_EARLIER {
+            self.shared.want().get_or_insert_with(|| Error::system("accepting connections", error));
+        }
+        if since.elapsed() >= WANT {
+            self.let_go();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    /// Accepts what waits, with the spare descriptor, and closes it.
+    fn let_go(&mut self) {
+        self.spare = None;
+        for listener in &self.listeners {
+            while listener.accept().is_ok() {}
+        }
+        if let Some(listener) = &self.unix {
+            while listener.accept().is_ok() {}
+        }
+        // somebody else may have been faster; the next round tries again
+        self.spare = Alarm::new().ok();
+    }
+}
+
+/// Whether the machine or a limit has run out of something, which says nothing about what was asked for.
+fn is_want(error: &io::Error) -> bool {
+    let wants = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|code| wants.contains(&code))
 }
 
 /// Errors of `accept` that concern the connection that was to be accepted, not the listener.

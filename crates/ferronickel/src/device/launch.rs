@@ -14,9 +14,10 @@ use ferronickel_kernels::reduce::Reduce;
 use super::Use;
 use super::arena::Arena;
 use super::context::{Channel, DirectTables, Links, RankContext};
-use super::host::block::HostBlock;
+use super::host::block::{HostBlock, LOOK_EVERY};
 use super::host::wait::{self, Backoff};
-use super::progress::Failure;
+use super::progress::{Failure, StartWatch};
+use crate::diagnostics::log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{DataType, RedOp, with_element, with_reduction};
 
@@ -73,6 +74,7 @@ impl Launch {
     /// Calls of one communicator run in the order in which they were made, on whatever stream each is.
     fn await_turn(&self) -> std::result::Result<(), Stop> {
         let (RankContext { progress, rank, spins, .. }, mut turns) = (&*self.context, 0u32);
+        let mut watch = StartWatch::default();
         while !progress.is_turn_of(*rank, self.epoch) {
             if progress.stopped() {
                 // not `leave`: an earlier call of this rank may still be inside
@@ -80,6 +82,9 @@ impl Launch {
                 return Err(Stop::Aborted);
             }
             turns = turns.saturating_add(1);
+            if turns > *spins && turns.is_multiple_of(LOOK_EVERY) {
+                watch.look(progress, *rank).iter().for_each(|line| log::announce(line));
+            }
             wait::turn(turns, *spins);
         }
         Ok(())

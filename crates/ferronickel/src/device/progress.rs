@@ -18,6 +18,7 @@ pub(crate) use self::failure::Failure;
 use self::place::StopWord;
 use self::status::RankStatus;
 pub(crate) use self::status::StatusPage;
+pub(crate) use self::watch::StartWatch;
 use self::watch::Watch;
 use crate::error::ErrorKind;
 use crate::types::CallDescription;

@@ -20,7 +20,7 @@ pub(crate) struct HostBlock<'a> {
 }
 
 /// Turns of waiting between two looks at the peers.
-const LOOK_EVERY: u32 = 256;
+pub(crate) const LOOK_EVERY: u32 = 256;
 /// The turn in which a rank that spins looks whether it keeps a peer from running: about a microsecond.
 const LOOK_AROUND: u32 = 64;
 /// How often a rank must find itself crowded before it naps to get away, which costs it some 50 µs.

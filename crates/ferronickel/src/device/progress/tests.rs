@@ -115,3 +115,24 @@ fn the_watchdog_names_those_behind_and_not_those_ahead() {
          rank 1 (last started call 1 all_reduce(count 5, float32, sum), last finished 1), rank 2 (has started no call)"
     );
 }
+
+#[test]
+fn a_call_that_nobody_begins_is_told_once_to_who_waits_for_it() {
+    let region = crate::device::region::Region::private(StatusPage::bytes(1)).unwrap();
+    let patience = Duration::from_millis(200);
+    let progress = Progress::new(StatusPage::new(region, 1), vec!["rank 0".into()], patience);
+    let mut watch = StartWatch::default();
+    let mut look_after_patience = || {
+        assert_eq!(watch.look(&progress, 0), None, "too early, or said twice");
+        std::thread::sleep(patience);
+        watch.look(&progress, 0)
+    };
+    // a call that is inside looks for itself
+    assert!(progress.enter(0, 1, 7, 0));
+    assert_eq!(look_after_patience(), None);
+    progress.leave(0, 1);
+    assert_eq!(look_after_patience(), None, "the time counts from the first look after that call");
+    let line = look_after_patience().unwrap();
+    assert!(line.starts_with("rank 0: call 2 has not begun for 0.2 s"), "{line}");
+    assert_eq!(look_after_patience(), None);
+}

@@ -43,6 +43,39 @@ impl Watch {
     }
 }
 
+/// Looks, for somebody who waits for calls of a rank that others are to run, whether they begin. Once one has, it looks
+/// for itself.
+#[derive(Default)]
+pub(crate) struct StartWatch {
+    done: u64,
+    since: Option<Instant>,
+    told: bool,
+}
+
+impl StartWatch {
+    /// After too long, once, what is to be announced.
+    #[cold]
+    pub fn look(&mut self, progress: &Progress, rank: usize) -> Option<String> {
+        let (done, patience) = (progress.finished(rank), progress.watch.patience);
+        if done != self.done || !progress.is_between_calls(rank) {
+            (self.done, self.since) = (done, None);
+            return None;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.told || patience.is_zero() || since.elapsed() < patience {
+            return None;
+        }
+        self.told = true;
+        Some(format!(
+            "{}: call {} has not begun for {} s, and what waits for it cannot go on: no thread runs its stream. \
+             Synchronize that stream; NCCL_DEBUG=WARN shows if a thread was refused",
+            progress.name(rank),
+            done + 1,
+            patience.as_secs_f64(),
+        ))
+    }
+}
+
 /// Where `rank` is, and who keeps it waiting: those that are behind it, not those that are ahead.
 pub(super) fn describe(progress: &Progress, rank: usize, patience: Duration) -> String {
     let own = progress.report(rank);

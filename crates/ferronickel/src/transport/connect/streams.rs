@@ -4,6 +4,8 @@ use std::io;
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
 
+use rustix::event::{EventfdFlags, eventfd};
+
 use super::offer::Offer;
 use super::{Neighbours, Request};
 use crate::bootstrap::door::Door;
@@ -110,6 +112,9 @@ impl Request<'_> {
                 door.connect(&offers[to].addresses, purpose, self.timeout, &mut || progress.stopped())?.into_tcp()
             };
             let connected = sockets.clone().map(connect).collect::<io::Result<_>>().map_err(|error| {
+                if let Some(cause) = self.root_cause(door) {
+                    return cause;
+                }
                 let seen = format!("connecting to {} through NET/Socket failed: {error}", progress.name(to));
                 let hint = "NCCL_SOCKET_IFNAME chooses the interface that peers connect to";
                 Error::new(ErrorKind::Remote, seen).hint(hint)
@@ -119,15 +124,30 @@ impl Request<'_> {
         for (channel, from) in self.net_sources() {
             let take = |socket| {
                 let purpose = purpose(channel, socket, from, self.rank);
-                door.take(purpose, self.timeout, &mut || progress.stopped())?.into_tcp()
+                let mut stop = || progress.stopped() || door.service().want().is_some();
+                door.take(purpose, self.timeout, &mut stop)?.into_tcp()
             };
             let taken = sockets.clone().map(take).collect::<io::Result<_>>().map_err(|error| {
+                if let Some(cause) = self.root_cause(door) {
+                    return cause;
+                }
                 let seen = format!("{} did not connect through NET/Socket: {error}", progress.name(from));
                 Error::new(ErrorKind::Remote, seen)
             })?;
             streams.incoming.push((channel, taken));
         }
         Ok(streams)
+    }
+
+    /// What is behind a connection that did not come about, if more is known than that: the others stopped, or this
+    /// process has no descriptors left, with which it neither connects nor accepts.
+    fn root_cause(&self, door: &Door) -> Option<Error> {
+        let stopped = || self.member.progress().failure().map(Error::from);
+        let cannot_open = || {
+            let error = eventfd(0, EventfdFlags::CLOEXEC).err()?;
+            Some(Error::system("opening one more descriptor", error))
+        };
+        stopped().or_else(|| door.service().want()).or_else(cannot_open)
     }
 }
 
