@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::handshake::{self, Kind, Purpose};
 use super::root::Root;
-use super::service::Service;
+use super::service::{Service, is_want};
 use super::stream::{Stop, Stream};
 use crate::diagnostics::log::warn;
 
@@ -127,6 +127,8 @@ pub(super) fn connect(
         });
         match connected {
             Ok(stream) => return Ok(stream),
+            // whatever the address
+            Err(error) if is_want(&error) => return Err(error),
             Err(error) => last = io::Error::new(error.kind(), format!("{address}: {error}")),
         }
     }

@@ -286,7 +286,7 @@ impl Host {
 }
 
 /// Whether the machine or a limit has run out of something, which says nothing about what was asked for.
-fn is_want(error: &io::Error) -> bool {
+pub(crate) fn is_want(error: &io::Error) -> bool {
     let wants = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     error.raw_os_error().is_some_and(|code| wants.contains(&code))
 }

@@ -10,7 +10,7 @@ use super::offer::Offer;
 use super::{Neighbours, Request};
 use crate::bootstrap::door::Door;
 use crate::bootstrap::handshake::{Kind, Purpose};
-use crate::bootstrap::service::Service;
+use crate::bootstrap::service::{Service, is_want};
 use crate::config::{Config, variables};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Transport;
@@ -114,6 +114,9 @@ impl Request<'_> {
             let connected = sockets.clone().map(connect).collect::<io::Result<_>>().map_err(|error| {
                 if let Some(cause) = self.root_cause(door) {
                     return cause;
+                }
+                if is_want(&error) {
+                    return Error::system(&format!("connecting to {} through NET/Socket", progress.name(to)), error);
                 }
                 let seen = format!("connecting to {} through NET/Socket failed: {error}", progress.name(to));
                 let hint = "NCCL_SOCKET_IFNAME chooses the interface that peers connect to";
