@@ -1,6 +1,9 @@
 //! Elements: the values a collective moves and reduces.
 
 mod convert;
+mod float8;
+
+pub use float8::{F8E4m3, F8E5m2};
 
 /// A value a collective moves: plain bytes, a power of two of them, at most eight.
 ///
@@ -148,8 +151,19 @@ macro_rules! narrow_floats {
                 Self($narrow(value))
             }
         }
+    )*};
+}
 
-        // SAFETY: a u16 in all but name
+narrow_floats! {
+    /// IEEE half precision: 5 bits of exponent, 10 of mantissa.
+    F16: convert::f16_to_f32, convert::f32_to_f16;
+    /// The upper half of a single: 8 bits of exponent, 7 of mantissa.
+    Bf16: convert::bf16_to_f32, convert::f32_to_bf16;
+}
+
+macro_rules! narrow_elements {
+    ($($t:ident $bits:ident;)*) => {$(
+        // SAFETY: an unsigned integer in all but name
         unsafe impl Element for $t {
             const IS_FLOAT: bool = true;
             #[inline(always)]
@@ -178,7 +192,7 @@ macro_rules! narrow_floats {
             }
             #[inline(always)]
             fn from_bits(bits: u64) -> Self {
-                Self(bits as u16)
+                Self(bits as $bits)
             }
             #[inline(always)]
             fn to_bits(self) -> u64 {
@@ -188,9 +202,9 @@ macro_rules! narrow_floats {
     )*};
 }
 
-narrow_floats! {
-    /// IEEE half precision: 5 bits of exponent, 10 of mantissa.
-    F16: convert::f16_to_f32, convert::f32_to_f16;
-    /// The upper half of a single: 8 bits of exponent, 7 of mantissa.
-    Bf16: convert::bf16_to_f32, convert::f32_to_bf16;
+narrow_elements! {
+    F16 u16;
+    Bf16 u16;
+    F8E4m3 u8;
+    F8E5m2 u8;
 }

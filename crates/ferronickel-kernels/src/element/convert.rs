@@ -49,6 +49,65 @@ pub fn f32_to_f16(value: f32) -> u16 {
     (rounded | sign) as u16
 }
 
+/// Widens an e4m3: no infinities, and only what has all bits set is a NaN.
+#[inline(always)]
+pub fn e4m3_to_f32(bits: u8) -> f32 {
+    let sign = (bits as u32 & 0x80) << 24;
+    let rest = bits as u32 & 0x7f;
+    // Normal: rebase the exponent from 7 to 127.
+    let normal = (rest << 20) + (120 << 23);
+    // Denormal: the mantissa upon 2^-6, less 2^-6. Unlike a product with a single's denormal, it takes a processor no
+    // longer than other numbers, and eight-bit floats are often denormal.
+    let smallest_normal = 121 << 23;
+    let denormal = f32::from_bits(smallest_normal | (rest << 20)) - f32::from_bits(smallest_normal);
+    let number = if rest < 0x08 { denormal.to_bits() } else { normal };
+    f32::from_bits(sign | if rest == 0x7f { 0x7fc0_0000 } else { number })
+}
+
+/// Widens an e5m2: the upper half of a half.
+#[inline(always)]
+pub fn e5m2_to_f32(bits: u8) -> f32 {
+    let sign = (bits as u32 & 0x80) << 24;
+    let rest = bits as u32 & 0x7f;
+    // as above, with a bias of 15
+    let normal = (rest << 21) + (112 << 23);
+    let smallest_normal = 113 << 23;
+    let denormal = f32::from_bits(smallest_normal | (rest << 21)) - f32::from_bits(smallest_normal);
+    let number = if rest < 0x04 { denormal.to_bits() } else { normal };
+    f32::from_bits(sign | if rest >= 0x7c { INFINITE | (rest << 21) } else { number })
+}
+
+/// Narrows to e4m3; what is too large becomes the largest finite number.
+#[inline(always)]
+pub fn f32_to_e4m3(value: f32) -> u8 {
+    narrow_to_8::<3, 7>(value, 448.0, 0x7f)
+}
+
+/// Narrows to e5m2; what is too large, an infinity too, becomes the largest finite number.
+#[inline(always)]
+pub fn f32_to_e5m2(value: f32) -> u8 {
+    // a quiet NaN keeps the top of its payload
+    narrow_to_8::<2, 15>(value, 57344.0, 0x7e | (value.to_bits() >> 21) & 3)
+}
+
+/// Narrows to eight bits, of which `MANTISSA` are the mantissa; a NaN becomes `nan`, the sign is kept.
+#[inline(always)]
+fn narrow_to_8<const MANTISSA: u32, const BIAS: u32>(value: f32, largest: f32, nan: u32) -> u8 {
+    let sign = (value.to_bits() >> 24) & 0x80;
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    let finite = if magnitude < largest.to_bits() { magnitude } else { largest.to_bits() };
+    // Normal: round to the mantissa's bits as above, then rebase the exponent from 127.
+    let dropped = 23 - MANTISSA;
+    let odd = (finite >> dropped) & 1;
+    let half = (1 << (dropped - 1)) - 1;
+    let normal = finite.wrapping_add(half + odd).wrapping_sub((127 - BIAS) << 23) >> dropped;
+    // Denormal: the adder rounds at the unit in the last place of `unit`, which is the smallest step of the type.
+    let unit = (127 + 23 + 1 - BIAS - MANTISSA) << 23;
+    let denormal = (f32::from_bits(finite) + f32::from_bits(unit)).to_bits().wrapping_sub(unit);
+    let rounded = if finite < (127 + 1 - BIAS) << 23 { denormal } else { normal };
+    (sign | if magnitude > INFINITE { nan } else { rounded }) as u8
+}
+
 /// The bits of a single's infinity; anything larger is a NaN.
 const INFINITE: u32 = 0x7f80_0000;
 /// The bits, as a single, of 2^-14.
