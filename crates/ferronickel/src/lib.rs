@@ -178,4 +178,4 @@ pub use diagnostics::decisions::{Decision, Refusal};
 pub use diagnostics::log::last_warning;
 pub use error::{Error, ErrorKind, Result};
 pub use group::group;
-pub use types::{DataType, Element, RedOp};
+pub use types::{DataType, Element, F8E4m3, F8E5m2, RedOp};

@@ -3,6 +3,11 @@
 use std::fmt;
 
 use ferronickel_kernels as kernels;
+pub use ferronickel_kernels::element::{F8E4m3, F8E5m2};
+
+mod description;
+
+pub(crate) use description::{CallDescription, Collective, ReductionKind};
 
 /// The type of an element, with NCCL's number for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,11 +33,15 @@ pub enum DataType {
     Float64 = 8,
     /// The upper half of a single.
     Bfloat16 = 9,
+    /// Eight bits, 4 of exponent: [`F8E4m3`].
+    Float8e4m3 = 10,
+    /// Eight bits, 5 of exponent: [`F8E5m2`].
+    Float8e5m2 = 11,
 }
 
 impl DataType {
     /// Every type, in the order of NCCL's numbers.
-    pub const ALL: [DataType; 10] = [
+    pub const ALL: [DataType; 12] = [
         DataType::Int8,
         DataType::Uint8,
         DataType::Int32,
@@ -43,12 +52,14 @@ impl DataType {
         DataType::Float32,
         DataType::Float64,
         DataType::Bfloat16,
+        DataType::Float8e4m3,
+        DataType::Float8e5m2,
     ];
 
     /// Bytes of one element.
     pub const fn size_of(self) -> usize {
         match self {
-            DataType::Int8 | DataType::Uint8 => 1,
+            DataType::Int8 | DataType::Uint8 | DataType::Float8e4m3 | DataType::Float8e5m2 => 1,
             DataType::Float16 | DataType::Bfloat16 => 2,
             DataType::Int32 | DataType::Uint32 | DataType::Float32 => 4,
             DataType::Int64 | DataType::Uint64 | DataType::Float64 => 8,
@@ -69,6 +80,8 @@ impl fmt::Display for DataType {
             DataType::Float32 => "float32",
             DataType::Float64 => "float64",
             DataType::Bfloat16 => "bfloat16",
+            DataType::Float8e4m3 => "f8e4m3",
+            DataType::Float8e5m2 => "f8e5m2",
         })
     }
 }
@@ -135,6 +148,8 @@ elements! {
     f32: Float32;
     f64: Float64;
     half::bf16: Bfloat16;
+    F8E4m3: Float8e4m3;
+    F8E5m2: Float8e5m2;
 }
 
 /// Calls `$body` with `$E` as the kernels' element for `$data_type`.
@@ -182,6 +197,14 @@ macro_rules! with_element {
                 type $E = ferronickel_kernels::element::Bf16;
                 $body
             }
+            Float8e4m3 => {
+                type $E = ferronickel_kernels::element::F8E4m3;
+                $body
+            }
+            Float8e5m2 => {
+                type $E = ferronickel_kernels::element::F8E5m2;
+                $body
+            }
         }
     }};
 }
@@ -221,66 +244,9 @@ pub(crate) use with_reduction;
 const _: () = assert!(size_of::<half::f16>() == size_of::<kernels::element::F16>());
 const _: () = assert!(size_of::<half::bf16>() == size_of::<kernels::element::Bf16>());
 
-/// What every rank must agree upon in a call, in eight bytes that travel with the data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CallDescription(u64);
-
-/// A collective, with its number in a [`CallDescription`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(crate) enum Collective {
-    AllReduce = 1,
-}
-
-impl CallDescription {
-    /// The largest count that a call may have.
-    pub const MAX_COUNT: usize = (1 << 48) - 1;
-
-    /// Describes a call; `count` is at most [`MAX_COUNT`](Self::MAX_COUNT).
-    pub fn new(collective: Collective, data_type: DataType, op: RedOp, count: usize) -> Self {
-        debug_assert!(count <= Self::MAX_COUNT);
-        let kind = (collective as u64) << 60 | (data_type as u64) << 56 | (op as u64) << 52;
-        CallDescription(kind | count as u64)
-    }
-
-    pub fn to_bits(self) -> u64 {
-        self.0
-    }
-
-    pub fn from_bits(bits: u64) -> Self {
-        CallDescription(bits)
-    }
-}
-
-impl fmt::Display for CallDescription {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let field = |shift: u32| (self.0 >> shift & 0xf) as usize;
-        let (Some(data_type), Some(op), 1) = (DataType::ALL.get(field(56)), RedOp::ALL.get(field(52)), field(60))
-        else {
-            // not written by any call of this version
-            return write!(f, "an unknown call ({:#x})", self.0);
-        };
-        write!(f, "all_reduce(count {}, {data_type}, {op})", self.0 & Self::MAX_COUNT as u64)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_description_keeps_all_it_describes() {
-        for data_type in DataType::ALL {
-            for op in RedOp::ALL {
-                for count in [0, 1, 1 << 40, CallDescription::MAX_COUNT] {
-                    let call = CallDescription::new(Collective::AllReduce, data_type, op, count);
-                    assert_eq!(call, CallDescription::from_bits(call.to_bits()));
-                    assert_eq!(call.to_string(), format!("all_reduce(count {count}, {data_type}, {op})"));
-                }
-            }
-        }
-        assert_eq!(CallDescription::from_bits(7).to_string(), "an unknown call (0x7)");
-    }
 
     #[test]
     fn numbers_are_nccls() {

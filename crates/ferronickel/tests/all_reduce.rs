@@ -3,13 +3,15 @@
 
 mod support;
 
-use ferronickel::{Config, DataType, DeviceBuffer, Element, RedOp, group};
+use ferronickel::{Config, DataType, DeviceBuffer, Element, F8E4m3, F8E5m2, RedOp, group};
 use half::{bf16, f16};
 use support::{Numbers, ROADS, Rank, config, in_one_thread, on_threads};
 
 /// An element with a reference that is exact: inputs are such that no order of reduction rounds, but for the mean of
 /// floats, which may be off by a unit in the last place for each rank.
 trait Reference: Element + PartialEq + std::fmt::Debug {
+    /// How many ranks can bring something else than zero to a sum, so that no step rounds; and to a mean.
+    const ADDENDS: usize = usize::MAX;
     fn from_small(value: i64) -> Self;
     /// The reduction of small values, computed widely.
     fn reduced(values: &[i64], op: RedOp) -> Self;
@@ -57,8 +59,9 @@ macro_rules! integers {
 integers!(i8 u8 i32 u32 i64 u64);
 
 macro_rules! floats {
-    ($($t:ty: $from:expr, $place:expr;)*) => {$(
+    ($($t:ty: $addends:expr, $from:expr, $place:expr;)*) => {$(
         impl Reference for $t {
+            const ADDENDS: usize = $addends;
             fn from_small(value: i64) -> Self {
                 ($from)(value as f64)
             }
@@ -73,11 +76,19 @@ macro_rules! floats {
         }
     )*};
 }
+/// The bits of a float, its sign apart, as a number that grows as the float does.
+fn place(is_negative: bool, magnitude: u64) -> i64 {
+    if is_negative { -(magnitude as i64) } else { magnitude as i64 }
+}
+
 floats! {
-    f32: |v: f64| v as f32, |v: f32| (if v.is_sign_negative() { -1 } else { 1 }) * (v.abs().to_bits() as i64);
-    f64: |v: f64| v, |v: f64| (if v.is_sign_negative() { -1 } else { 1 }) * (v.abs().to_bits() as i64);
-    f16: f16::from_f64, |v: f16| (if v.is_sign_negative() { -1 } else { 1 }) * ((v.to_bits() & 0x7fff) as i64);
-    bf16: bf16::from_f64, |v: bf16| (if v.is_sign_negative() { -1 } else { 1 }) * ((v.to_bits() & 0x7fff) as i64);
+    f32: usize::MAX, |v: f64| v as f32, |v: f32| place(v.is_sign_negative(), v.abs().to_bits().into());
+    f64: usize::MAX, |v: f64| v, |v: f64| place(v.is_sign_negative(), v.abs().to_bits());
+    f16: usize::MAX, f16::from_f64, |v: f16| place(v.is_sign_negative(), (v.to_bits() & 0x7fff).into());
+    bf16: usize::MAX, bf16::from_f64, |v: bf16| place(v.is_sign_negative(), (v.to_bits() & 0x7fff).into());
+    // whole numbers up to 16 and 8; each rank brings three at most
+    F8E4m3: 5, |v: f64| F8E4m3::from_f32(v as f32), |v: F8E4m3| place(v.to_bits() > 0x7f, (v.to_bits() & 0x7f).into());
+    F8E5m2: 2, |v: f64| F8E5m2::from_f32(v as f32), |v: F8E5m2| place(v.to_bits() > 0x7f, (v.to_bits() & 0x7f).into());
 }
 
 /// What rank `rank` brings at element `index` of call number `call`. Small, so that sums are exact in every type;
@@ -88,6 +99,14 @@ fn input(call: usize, rank: usize, index: usize, op: RedOp) -> i64 {
         RedOp::Sum | RedOp::Max | RedOp::Min => choice as i64 - 3,
         RedOp::Prod => [1, 2, -1, 1, -2, 1, 1][choice as usize],
         RedOp::Avg => choice as i64,
+    }
+}
+
+/// What rank `rank` of `ranks` brings, of a type that may not hold what all of them could bring.
+fn input_of<T: Reference>(call: usize, ranks: usize, rank: usize, index: usize, op: RedOp) -> i64 {
+    match op {
+        RedOp::Sum | RedOp::Avg if (rank + index) % ranks >= T::ADDENDS => 0,
+        _ => input(call, rank, index, op),
     }
 }
 
@@ -111,7 +130,7 @@ fn check<T: Reference>(whole: &DeviceBuffer<T>, offset: usize, count: usize, exp
 }
 
 fn expected<T: Reference>(call: usize, ranks: usize, count: usize, op: RedOp) -> Vec<T> {
-    let column = |index| (0..ranks).map(|rank| input(call, rank, index, op)).collect::<Vec<_>>();
+    let column = |index| (0..ranks).map(|rank| input_of::<T>(call, ranks, rank, index, op)).collect::<Vec<_>>();
     (0..count).map(|index| T::reduced(&column(index), op)).collect()
 }
 
@@ -121,13 +140,13 @@ fn one_call<T: Reference>(rank: &Rank, call: usize, count: usize, op: RedOp, in_
     let what = format!("call {call}: {count} {}, {op}, {ranks} ranks, in place {in_place}", T::DATA_TYPE);
     let (whole_send, send) = guarded::<T>(rank, count, offset);
     let (whole_receive, receive) = guarded::<T>(rank, count, offset);
-    let own: Vec<_> = (0..count).map(|index| T::from_small(input(call, number, index, op))).collect();
+    let own: Vec<_> = (0..count).map(|index| T::from_small(input_of::<T>(call, ranks, number, index, op))).collect();
     send.copy_from_host(&own).unwrap();
     let target = if in_place { &send } else { &receive };
     rank.communicator.all_reduce(&send, target, op, &rank.stream).unwrap();
     rank.stream.synchronize().unwrap();
     let whole_target = if in_place { &whole_send } else { &whole_receive };
-    let units = if op == RedOp::Avg { ranks } else { 0 };
+    let units = if op == RedOp::Avg { ranks.min(T::ADDENDS) } else { 0 };
     check(whole_target, offset, count, &expected(call, ranks, count, op), units, &what);
     if !in_place {
         check(&whole_send, offset, count, &own, 0, &format!("{what}, input"));
@@ -154,6 +173,8 @@ fn one_call_of_type(
         DataType::Float32 => one_call::<f32>,
         DataType::Float64 => one_call::<f64>,
         DataType::Bfloat16 => one_call::<bf16>,
+        DataType::Float8e4m3 => one_call::<F8E4m3>,
+        DataType::Float8e5m2 => one_call::<F8E5m2>,
     };
     run(rank, call, count, op, in_place, offset);
 }

@@ -6,9 +6,9 @@ use crate::communicator::Communicator;
 use crate::device::{DeviceBuffer, Stream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::{self, Call};
-use crate::types::{CallDescription, Collective, Element, RedOp};
+use crate::types::{CallDescription, Collective, Element, RedOp, ReductionKind};
 
-const NAME: &str = "all_reduce";
+const NAME: &str = Collective::AllReduce.name();
 
 impl Communicator {
     /// Reduces the elements of all ranks, `send` of each, and gives every rank the result in `receive`.
@@ -64,7 +64,13 @@ impl Communicator {
         let in_place = Arc::ptr_eq(send.allocation(), receive.allocation());
         Ok(Call {
             name: NAME,
-            description: CallDescription::new(Collective::AllReduce, T::DATA_TYPE, op, send.len()),
+            description: CallDescription::new(
+                Collective::AllReduce,
+                T::DATA_TYPE,
+                Some(ReductionKind::RedOp(op)),
+                None,
+                send.len(),
+            ),
             data_type: T::DATA_TYPE,
             op,
             count: send.len(),

@@ -2,7 +2,7 @@ use super::*;
 use crate::types::{Collective, DataType, RedOp};
 
 fn call(count: usize) -> u64 {
-    CallDescription::new(Collective::AllReduce, DataType::Float32, RedOp::Sum, count).to_bits()
+    CallDescription::new(Collective::AllReduce, DataType::Float32, Some(RedOp::Sum.into()), None, count).to_bits()
 }
 
 /// The records of two processes of one machine, with one rank each.
