@@ -1,4 +1,29 @@
 //! Reduction operations: how the elements of several ranks become one.
+//!
+//! What an operation does with a value that is hard to handle depends on the class of the type:
+//!
+//! | | integers | `f32`, `f64` | [`F16`], [`Bf16`] | [`F8E4m3`], [`F8E5m2`] |
+//! | --- | --- | --- | --- | --- |
+//! | computed in | the type | the type | `f32`, rounded after every step | `f32`, rounded after every step |
+//! | rounded | | to nearest, ties to even | to nearest, ties to even | to nearest, ties to even |
+//! | too large | wraps | infinite | infinite | the largest finite number |
+//! | an infinity | | as IEEE 754 says | as IEEE 754 says | the largest finite number |
+//! | NaN and a number: [`Min`], [`Max`] | | the number | the number | the number |
+//! | NaN and a number: the others | | NaN | NaN | NaN |
+//! | +0 and -0: [`Min`], [`Max`] | | either | either | either |
+//!
+//! [`Avg`] of integers is the wrapped sum, divided and truncated towards zero. [`Avg`] of floats multiplies each
+//! element with 1/n, rounds the product to the type, and then sums; 1/n is an `f64` for `f64`, an `f32` for all others.
+//! [`PreMulSum`] multiplies each element with its rank's scalar, rounds the product to the type, and then sums.
+//!
+//! NCCL does the same, with one exception: its 1/n of a narrow float is rounded to the type, too, before it multiplies;
+//! that is never nearer to 1/n. The order of the steps depends on the algorithm and the number of ranks, but each
+//! element is reduced in one order for all ranks, which therefore get the same bits.
+//!
+//! [`F16`]: crate::element::F16
+//! [`Bf16`]: crate::element::Bf16
+//! [`F8E4m3`]: crate::element::F8E4m3
+//! [`F8E5m2`]: crate::element::F8E5m2
 
 use crate::element::Element;
 
@@ -35,6 +60,12 @@ pub trait Reduce<E: Element>: Copy + 'static {
     /// Whether [`finish`](Self::finish) changes anything.
     #[inline(always)]
     fn finishes(self) -> bool {
+        false
+    }
+
+    /// Whether only the rank itself can prepare its elements, because other ranks' operations differ from its own.
+    #[inline(always)]
+    fn differs_between_ranks(self) -> bool {
         false
     }
 }
@@ -106,6 +137,41 @@ impl<E: Element> Reduce<E> for Avg {
     #[inline(always)]
     fn finishes(self) -> bool {
         !E::IS_FLOAT
+    }
+}
+
+/// The sum of every rank's elements times a factor of its own; integers wrap. The product is rounded to the type before
+/// it is summed. What NCCL calls an operation of `ncclRedOpCreatePreMulSum`.
+#[derive(Clone, Copy, Debug)]
+pub struct PreMulSum<E> {
+    /// This rank's factor; ranks may have different ones.
+    pub scalar: E,
+}
+
+impl<E: Element> Reduce<E> for PreMulSum<E> {
+    #[inline(always)]
+    fn prepare(self, element: E) -> E {
+        element.mul(self.scalar)
+    }
+
+    #[inline(always)]
+    fn combine(a: E, b: E) -> E {
+        a.add(b)
+    }
+
+    #[inline(always)]
+    fn combine_widened(a: f32, b: f32) -> f32 {
+        a + b
+    }
+
+    #[inline(always)]
+    fn prepares(self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn differs_between_ranks(self) -> bool {
+        true
     }
 }
 

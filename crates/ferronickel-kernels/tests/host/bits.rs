@@ -6,16 +6,20 @@ use crate::rank::{ALGORITHMS, Algorithm, Data, Shape};
 use crate::threads::run;
 use crate::value::Random;
 use ferronickel_kernels::block::{Block, Stop, narrow_flag};
-use ferronickel_kernels::element::{Bf16, Element, F16};
+use ferronickel_kernels::element::{Bf16, Element, F8E4m3, F8E5m2, F16};
 use ferronickel_kernels::protocol::Wire;
-use ferronickel_kernels::reduce::{Avg, Max, Min, Prod, Reduce, Sum};
+use ferronickel_kernels::reduce::{Avg, Max, Min, PreMulSum, Prod, Reduce, Sum};
 
 fn shape(ranks: usize) -> Shape {
     Shape { ranks, capacity: 4096, slot_bytes: 256, channels: 1 }
 }
 
 /// What every rank gets from an all-reduce of `inputs`, one row for each rank, as bits; all ranks get the same.
-fn reduced<E: Element + Sync, R: Reduce<E> + Sync>(how: Algorithm, op: R, inputs: &[Vec<E>]) -> Vec<u64> {
+fn reduced<E: Element + Sync, R: Reduce<E>>(
+    how: Algorithm,
+    op: impl Fn(usize) -> R + Sync,
+    inputs: &[Vec<E>],
+) -> Vec<u64> {
     let count = inputs[0].len();
     let buffers = || inputs.iter().map(|_| Buffer::new(count * size_of::<E>(), 0)).collect::<Vec<_>>();
     let (send, receive) = (buffers(), buffers());
@@ -26,7 +30,7 @@ fn reduced<E: Element + Sync, R: Reduce<E> + Sync>(how: Algorithm, op: R, inputs
         let at = rank.rank;
         let data = Data { send: send[at].start().cast::<E>().cast_const(), receive: receive[at].start().cast(), count };
         // SAFETY: the buffers hold `count` elements and outlive all ranks
-        unsafe { rank.all_reduce(how, op, data, 7).unwrap() };
+        unsafe { rank.all_reduce(how, op(at), data, 7).unwrap() };
     });
     let row = |buffer: &Buffer| (0..count).map(|i| buffer.get::<E>(i).to_bits()).collect::<Vec<_>>();
     let first = row(&receive[0]);
@@ -36,9 +40,18 @@ fn reduced<E: Element + Sync, R: Reduce<E> + Sync>(how: Algorithm, op: R, inputs
 
 /// By every algorithm that takes so many ranks.
 fn by_all<E: Element + Sync, R: Reduce<E> + Sync>(op: R, inputs: &[Vec<E>], check: impl Fn(Algorithm, &[u64])) {
+    by_all_of(|_| op, inputs, check);
+}
+
+/// The same, with an operation for each rank.
+fn by_all_of<E: Element + Sync, R: Reduce<E>>(
+    op: impl Fn(usize) -> R + Sync,
+    inputs: &[Vec<E>],
+    check: impl Fn(Algorithm, &[u64]),
+) {
     for how in ALGORITHMS {
         if inputs.len() > 1 || !matches!(how, Algorithm::RingLl | Algorithm::RingSimple) {
-            check(how, &reduced(how, op, inputs));
+            check(how, &reduced(how, &op, inputs));
         }
     }
 }
@@ -102,6 +115,21 @@ macro_rules! float_tests {
                 by_all(Avg { ranks: 3 }, &inputs, |_, _| ());
             }
 
+            /// Each product is rounded by itself, to the type; two of them have but one sum.
+            #[test]
+            fn products_are_rounded_before_they_are_summed() {
+                let mut random = Random(3);
+                // of one sign, about one: nothing overflows, and sums of unrounded products often round otherwise
+                let one: u64 = $one;
+                let mut about_one = || bits(one | random.next() % (1 << one.trailing_zeros()));
+                let scalars = [about_one(), about_one()];
+                let inputs = [(); 2].map(|()| (0..200).map(|_| about_one()).collect::<Vec<$t>>());
+                let sums = inputs[0].iter().zip(&inputs[1]).map(|(a, b)| a.mul(scalars[0]).add(b.mul(scalars[1])));
+                let sums: Vec<_> = sums.map(Element::to_bits).collect();
+                let op = |rank: usize| PreMulSum { scalar: scalars[rank] };
+                by_all_of(op, &inputs, |how, got| assert_eq!(got, sums, "{how:?}"));
+            }
+
             /// A link that only passes elements on passes every pattern.
             #[test]
             fn links_pass_every_pattern() {
@@ -117,6 +145,8 @@ macro_rules! float_tests {
 float_tests! {
     float16: F16, 0x7e01, 0x3c00, |e: F16| e.to_f32().is_nan();
     bfloat16: Bf16, 0x7fc1, 0x3f80, |e: Bf16| e.to_f32().is_nan();
+    float8e4m3: F8E4m3, 0x7f, 0x38, |e: F8E4m3| e.to_f32().is_nan();
+    float8e5m2: F8E5m2, 0x7e, 0x3c, |e: F8E5m2| e.to_f32().is_nan();
     float32: f32, 0x7fc0_0001, 0x3f80_0000, f32::is_nan;
     float64: f64, 0x7ff8_0000_0000_0001, 0x3ff0_0000_0000_0000, f64::is_nan;
 }

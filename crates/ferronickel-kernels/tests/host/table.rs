@@ -5,7 +5,7 @@ use crate::machine::{CacheLine, Halves, LineKind};
 use crate::rank::{ALGORITHMS, Algorithm, Shape};
 use crate::threads::{launch_boundary, run};
 use crate::value::{Op, Random, Value};
-use ferronickel_kernels::element::{Bf16, F16};
+use ferronickel_kernels::element::{Bf16, F8E4m3, F8E5m2, F16};
 
 /// One communicator of `ranks` ranks makes all `calls`.
 fn all<E: Value, K: LineKind>(ranks: usize, threads: usize, calls: &[Call]) {
@@ -73,6 +73,11 @@ macro_rules! table {
             fn avg() {
                 one_to_five_ranks::<$t>(Op::Avg);
             }
+
+            #[test]
+            fn pre_mul_sum() {
+                one_to_five_ranks::<$t>(Op::PreMulSum);
+            }
         }
     )*};
 }
@@ -86,6 +91,8 @@ table! {
     uint64: u64;
     float16: F16;
     bfloat16: Bf16;
+    float8e4m3: F8E4m3;
+    float8e5m2: F8E5m2;
     float32: f32;
     float64: f64;
 }
@@ -106,6 +113,7 @@ fn blocks_of_threads_with_cache_lines() {
 fn blocks_of_threads_with_halves() {
     blocks_of_threads::<F16, Halves>(Op::Sum);
     blocks_of_threads::<u8, Halves>(Op::Prod);
+    blocks_of_threads::<F8E4m3, Halves>(Op::PreMulSum);
 }
 
 /// Everything mixed, on one count of epochs, by blocks of `threads` threads.

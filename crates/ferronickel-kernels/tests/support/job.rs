@@ -2,10 +2,10 @@
 
 use crate::buffer::Buffer;
 use crate::rank::{ALGORITHMS, Algorithm, Data, Rank};
-use crate::value::{OPS, Op, Random, Value, expected, sample};
+use crate::value::{OPS, Op, Random, Value, expected, sample, sample_scalar};
 use ferronickel_kernels::block::{Block, Stop};
-use ferronickel_kernels::element::{Bf16, F16};
-use ferronickel_kernels::reduce::{Avg, Max, Min, Prod, Sum};
+use ferronickel_kernels::element::{Bf16, F8E4m3, F8E5m2, F16};
+use ferronickel_kernels::reduce::{Avg, Max, Min, PreMulSum, Prod, Sum};
 
 /// What is called.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,8 @@ pub struct Job<E> {
     call: Call,
     parts: Vec<Part>,
     inputs: Vec<Vec<E>>,
+    /// What each rank multiplies its elements with, where the operation says so.
+    scalars: Vec<E>,
 }
 
 struct Part {
@@ -50,7 +52,8 @@ impl<E: Value> Job<E> {
             Part { send, receive }
         });
         let parts = parts.collect();
-        Job { call, parts, inputs }
+        let scalars = (0..ranks).map(|_| sample_scalar(&mut random, ranks)).collect();
+        Job { call, parts, inputs, scalars }
     }
 
     /// Does one rank's part.
@@ -67,6 +70,7 @@ impl<E: Value> Job<E> {
                 Op::Min => rank.all_reduce(how, Min, data, call),
                 Op::Max => rank.all_reduce(how, Max, data, call),
                 Op::Avg => rank.all_reduce(how, Avg { ranks }, data, call),
+                Op::PreMulSum => rank.all_reduce(how, PreMulSum { scalar: self.scalars[rank.rank] }, data, call),
             }
         }
     }
@@ -77,7 +81,7 @@ impl<E: Value> Job<E> {
         for i in 0..self.call.count {
             let elements: Vec<E> = self.inputs.iter().map(|input| input[i]).collect();
             let got: E = receive.as_ref().unwrap_or(send).get(i);
-            let want = expected(self.call.op, &elements);
+            let want = expected(self.call.op, &elements, &self.scalars);
             let call = self.call;
             assert_eq!(got.to_bits(), want.to_bits(), "rank {rank}, element {i} of {call:?}: {elements:?} to {got:?}");
             if receive.is_some() {
@@ -152,4 +156,6 @@ any_jobs! {
     F64: f64;
     Half: F16;
     Brain: Bf16;
+    E4m3: F8E4m3;
+    E5m2: F8E5m2;
 }

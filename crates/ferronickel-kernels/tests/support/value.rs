@@ -1,8 +1,8 @@
 //! Elements with whole-number values, and what a reduction of them must give.
 
-use ferronickel_kernels::element::{Bf16, Element, F16};
+use ferronickel_kernels::element::{Bf16, Element, F8E4m3, F8E5m2, F16};
 
-/// The five operations.
+/// The operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// The sum.
@@ -15,13 +15,17 @@ pub enum Op {
     Max,
     /// The mean.
     Avg,
+    /// The sum, each rank's elements times a scalar of its own.
+    PreMulSum,
 }
 
 /// All of them.
-pub const OPS: [Op; 5] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg];
+pub const OPS: [Op; 6] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg, Op::PreMulSum];
 
 /// An element that stands for a whole number: integers wrap, floats hold small ones exactly.
 pub trait Value: Element + Send + Sync + std::fmt::Debug {
+    /// Floats hold every whole number up to this.
+    const ROOM: i128;
     /// The element nearest to `number`, or what is left of it after wrapping.
     fn from_number(number: i128) -> Self;
     /// The number it stands for.
@@ -29,8 +33,9 @@ pub trait Value: Element + Send + Sync + std::fmt::Debug {
 }
 
 macro_rules! numbers {
-    ($($t:ident)*) => {$(
+    ($($t:ident $room:expr;)*) => {$(
         impl Value for $t {
+            const ROOM: i128 = $room;
             fn from_number(number: i128) -> Self {
                 number as $t
             }
@@ -41,9 +46,19 @@ macro_rules! numbers {
     )*};
 }
 
-numbers! { i8 u8 i32 u32 i64 u64 f32 f64 }
+numbers! {
+    i8 i128::MAX;
+    u8 i128::MAX;
+    i32 i128::MAX;
+    u32 i128::MAX;
+    i64 i128::MAX;
+    u64 i128::MAX;
+    f32 1 << 24;
+    f64 1 << 53;
+}
 
 impl Value for F16 {
+    const ROOM: i128 = 2048;
     fn from_number(number: i128) -> Self {
         F16(half::f16::from_f64(number as f64).to_bits())
     }
@@ -53,12 +68,32 @@ impl Value for F16 {
 }
 
 impl Value for Bf16 {
+    const ROOM: i128 = 256;
     fn from_number(number: i128) -> Self {
         Bf16(half::bf16::from_f64(number as f64).to_bits())
     }
     fn to_number(self) -> i128 {
         half::bf16::from_bits(self.0).to_f64() as i128
     }
+}
+
+macro_rules! float8 {
+    ($($t:ident $room:expr;)*) => {$(
+        impl Value for $t {
+            const ROOM: i128 = $room;
+            fn from_number(number: i128) -> Self {
+                $t::from_f32(number as f32)
+            }
+            fn to_number(self) -> i128 {
+                self.to_f32() as i128
+            }
+        }
+    )*};
+}
+
+float8! {
+    F8E4m3 16;
+    F8E5m2 8;
 }
 
 /// A sequence of numbers that looks random and is the same for the same seed (SplitMix64).
@@ -88,19 +123,39 @@ impl Random {
 /// An element for `op` over `ranks` ranks. Integers are anything; floats are such that no step rounds.
 pub fn sample<E: Value>(random: &mut Random, op: Op, ranks: usize) -> E {
     let any = random.next() as i64 as i128;
+    // the largest magnitude that all ranks together still have room for
+    let share = (E::ROOM / ranks as i128).min(20);
+    let sign = if any < 0 { -1 } else { 1 };
     E::from_number(match op {
         _ if !E::IS_FLOAT => any,
-        Op::Prod => [-2, -1, 1, 2][(any & 3) as usize],
-        Op::Avg => (any.rem_euclid(17) - 8) * ranks as i128,
-        _ => any.rem_euclid(41) - 20,
+        Op::Prod => sign * (1 + (any & 1)),
+        // the mean has few bits, and so have the elements
+        Op::Avg => sign * random.pick(&[0, 1, largest_power(share)]) * ranks as i128,
+        // no zeros, which would become negative
+        Op::PreMulSum => sign * (1 + any.rem_euclid((share / 2).max(1))),
+        Op::Sum | Op::Min | Op::Max => any.rem_euclid(2 * share + 1) - share,
     })
 }
 
-/// What `op` makes of one element of each rank.
-pub fn expected<E: Value>(op: Op, elements: &[E]) -> E {
+/// The largest power of two up to `most`.
+fn largest_power(most: i128) -> i128 {
+    1 << most.ilog2()
+}
+
+/// What one of `ranks` ranks multiplies its elements with, where the operation says so.
+pub fn sample_scalar<E: Value>(random: &mut Random, ranks: usize) -> E {
+    let any = random.next() as i64 as i128;
+    let most = if E::ROOM / ranks as i128 >= 2 { 2 } else { 1 };
+    let sign = if any < 0 { -1 } else { 1 };
+    E::from_number(if E::IS_FLOAT { sign * (1 + any.rem_euclid(most)) } else { any })
+}
+
+/// What `op` makes of one element of each rank, and the ranks' scalars.
+pub fn expected<E: Value>(op: Op, elements: &[E], scalars: &[E]) -> E {
     let numbers = elements.iter().map(|e| e.to_number());
     let sum = numbers.clone().sum::<i128>();
     let ranks = elements.len() as i128;
+    let products = numbers.clone().zip(scalars).map(|(number, scalar)| number.wrapping_mul(scalar.to_number()));
     E::from_number(match op {
         Op::Sum => sum,
         Op::Prod => numbers.fold(1, i128::wrapping_mul),
@@ -109,5 +164,6 @@ pub fn expected<E: Value>(op: Op, elements: &[E]) -> E {
         // an integer's sum wraps before it is divided
         Op::Avg if E::IS_FLOAT => sum / ranks,
         Op::Avg => E::from_number(sum).to_number() / ranks,
+        Op::PreMulSum => products.fold(0, i128::wrapping_add),
     })
 }

@@ -3,7 +3,8 @@
 //!
 //! Ranks may have address spaces of their own: then each reaches the others' buffers in their *arenas*, which it has
 //! mapped, and an invitation says where in its arena a rank's buffers are. If the buffers of any rank are in no arena,
-//! every rank sees that on the invitations, and none does anything.
+//! every rank sees that on the invitations, and none does anything. Nor do they if the operation
+//! [differs between ranks](Reduce::differs_between_ranks), since here each prepares the others' elements.
 //!
 //! At every rank lies a *board*: for each other rank an invitation (which call, and where its buffers are), and for
 //! each other rank a flag that says it has done its share. Both are free for the next call as soon as this one has
@@ -58,7 +59,8 @@ pub const NOT_SHARED: u64 = u64::MAX;
 pub enum Outcome {
     /// It is done.
     Done,
-    /// Not every rank can reach every buffer; nothing has been done, on any rank, and the call can be made another way.
+    /// Not every rank can reach every buffer, or cannot prepare what is there; nothing has been done, on any rank, and
+    /// the call can be made another way.
     OutOfReach,
 }
 
@@ -200,7 +202,7 @@ pub unsafe fn all_reduce<B: Block, E: Element, R: Reduce<E>>(
         }
         // Every rank has seen the same invitations, and so all come to the same conclusion. The next invitation may
         // replace this one as soon as this rank has heard from everyone again, since all have read it by then.
-        if a.apart && !shared {
+        if a.apart && !shared || ranks > 1 && op.differs_between_ranks() {
             return Ok(Outcome::OutOfReach);
         }
         let (from, to) = share::<E>(a.count, rank, ranks);
