@@ -64,9 +64,9 @@ fn all_types_and_operations_are_right() {
         let done = perf(&format!("-b 1000 -e 1000 -n 1 -d all -o all {ranks}"));
         assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{}", done.out);
         let rows = rows(&done.out);
-        assert_eq!(rows.len(), 50);
+        assert_eq!(rows.len(), 60);
         assert!(rows.iter().all(|row| row[8] == "0" && row[12] == "0"), "{}", done.out);
-        assert_eq!((rows[0][2], rows[0][3], rows[49][2], rows[49][3]), ("int8", "sum", "bfloat16", "avg"));
+        assert_eq!((rows[0][2], rows[0][3], rows[59][2], rows[59][3]), ("int8", "sum", "f8e5m2", "avg"));
     }
 }
 

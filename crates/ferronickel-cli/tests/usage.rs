@@ -27,7 +27,7 @@ fn wrong_values_are_named() {
         ("-c -1", &["'-1'"]),
         ("-o mulsum", &["'mulsum'", "not available", "sum, prod, max, min, avg"]),
         ("-o plus", &["'plus'", "sum, prod, max, min, avg"]),
-        ("-d f8e4m3", &["'f8e4m3'", "not available", "bfloat16"]),
+        ("-d f8", &["'f8'", "f8e4m3, f8e5m2"]),
         ("-d float32", &["'float32'", "float, double"]),
         ("-r 5", &["-r 5", "0"]),
         ("-z 9", &["'9'", "0, 1, 2, 3"]),

@@ -11,10 +11,12 @@
 //! | max, min | any normal numbers | nothing is computed |
 //! | avg | the odd part of the number of ranks, doubled up to three times, times a power of two | see below |
 //!
-//! So every comparison is of bits, with one exception: an average of floats may differ by [`AVERAGE_BOUND`] units in
-//! the last place. Its exact result can be represented, and adding first is exact; but an implementation may as well
-//! multiply every input with a rounded 1/n before it adds, which is off by one unit for some n. All inputs have one
-//! sign, so that nothing cancels and enlarges that.
+//! So every comparison is of bits, with one exception: an average of floats of 16 bits and more may differ by
+//! [`AVERAGE_BOUND`] units in the last place. Its exact result can be represented, and adding first is exact; but an
+//! implementation may as well multiply every input with a rounded 1/n before it adds, which is off by one unit for some
+//! n. All inputs have one sign, so that nothing cancels and enlarges that. An average of eight bits has so few ranks in
+//! it that it is rounded once whichever way it is computed, and a unit is an eighth of it or a quarter: it must be the
+//! nearest, but for the sign of a zero.
 //!
 //! Where a narrow type cannot count all ranks, only as many as it can have something else than zero in sums and
 //! averages; which ones depends on the element.
@@ -28,7 +30,7 @@ use ferronickel::Element;
 
 use super::kind::{Op, Type};
 
-/// How many units in the last place an average of floats may be off.
+/// How many units in the last place an average of floats of 16 bits and more may be off.
 pub const AVERAGE_BOUND: u64 = 2;
 
 /// What the inputs of one call are drawn from.
@@ -157,6 +159,14 @@ macro_rules! with_value_type {
             }
             Type::Bfloat16 => {
                 type $value = half::bf16;
+                $body
+            }
+            Type::Float8e4m3 => {
+                type $value = ferronickel::F8E4m3;
+                $body
+            }
+            Type::Float8e5m2 => {
+                type $value = ferronickel::F8E5m2;
                 $body
             }
         }

@@ -15,11 +15,13 @@ pub enum Type {
     Float,
     Double,
     Bfloat16,
+    Float8e4m3,
+    Float8e5m2,
 }
 
 impl Type {
     /// Every type, in the order in which `-d all` runs them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Int8,
         Self::Uint8,
         Self::Int32,
@@ -30,6 +32,8 @@ impl Type {
         Self::Float,
         Self::Double,
         Self::Bfloat16,
+        Self::Float8e4m3,
+        Self::Float8e5m2,
     ];
 
     /// The name in the table and on the command line.
@@ -45,13 +49,15 @@ impl Type {
             Self::Float => "float",
             Self::Double => "double",
             Self::Bfloat16 => "bfloat16",
+            Self::Float8e4m3 => "f8e4m3",
+            Self::Float8e5m2 => "f8e5m2",
         }
     }
 
     /// Bytes of one element.
     pub const fn size_of(self) -> u64 {
         match self {
-            Self::Int8 | Self::Uint8 => 1,
+            Self::Int8 | Self::Uint8 | Self::Float8e4m3 | Self::Float8e5m2 => 1,
             Self::Half | Self::Bfloat16 => 2,
             Self::Int32 | Self::Uint32 | Self::Float => 4,
             Self::Int64 | Self::Uint64 | Self::Double => 8,
@@ -101,7 +107,6 @@ impl From<Op> for RedOp {
 pub fn parse_types(text: &str) -> Result<Vec<Type>, String> {
     let why = match text {
         "all" => return Ok(Type::ALL.to_vec()),
-        "f8e4m3" | "f8e5m2" => "8-bit floats are not available for all-reduce",
         _ => "not a type",
     };
     choose(text, &Type::ALL, |kind| kind.name(), why)
@@ -139,15 +144,15 @@ mod tests {
         for op in Op::ALL {
             assert_eq!(parse_ops(op.name()), Ok(vec![op]));
         }
-        assert_eq!(parse_types("all").map(|all| all.len()), Ok(10));
+        assert_eq!(parse_types("all").map(|all| all.len()), Ok(12));
         assert_eq!(parse_ops("all").map(|all| all.len()), Ok(5));
     }
 
     #[test]
     fn what_is_missing_is_named_with_the_choices() {
         for (error, words) in [
-            (parse_types("f8e4m3").unwrap_err(), ["not available", "bfloat16"]),
             (parse_types("float32").unwrap_err(), ["not a type", "float,"]),
+            (parse_types("f8").unwrap_err(), ["not a type", "f8e4m3, f8e5m2"]),
             (parse_ops("mulsum").unwrap_err(), ["not available", "avg"]),
             (parse_ops("SUM").unwrap_err(), ["not an operation", "sum,"]),
         ] {

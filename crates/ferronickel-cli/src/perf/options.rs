@@ -59,7 +59,8 @@ pub struct Options {
            value_parser = parse_ops, allow_hyphen_values = true, help_heading = "What is reduced")]
     pub ops: std::vec::Vec<Op>,
 
-    /// Type: int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16 or all
+    /// Type: int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2 or
+    /// all
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float",
            value_parser = parse_types, allow_hyphen_values = true, help_heading = "What is reduced")]
     pub types: std::vec::Vec<Type>,
@@ -336,7 +337,7 @@ mod tests {
             ("-r -2", ["'-2'", "-1 for all"]),
             ("-p yes", ["'yes'", "0, 1"]),
             ("-o mulsum", ["'mulsum'", "sum, prod"]),
-            ("-d f8e5m2", ["'f8e5m2'", "bfloat16"]),
+            ("-d f8", ["'f8'", "f8e5m2"]),
             ("-G 1", ["'1'", "leave -G out"]),
             ("-D 2", ["'2'", "leave -D out"]),
             ("-V 16", ["'16'", "leave -V out"]),

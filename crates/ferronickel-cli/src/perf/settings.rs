@@ -279,7 +279,7 @@ mod tests {
     fn rows_are_counted_ahead() {
         let rows = |line| settings_with(line, &[]).unwrap().rows();
         assert_eq!(rows("-b 8 -e 128 -f 2"), Some(5));
-        assert_eq!(rows("-b 8 -e 128 -f 2 -d all -o all -N 2"), Some(500));
+        assert_eq!(rows("-b 8 -e 128 -f 2 -d all -o all -N 2"), Some(600));
         assert_eq!(rows("-N 0"), None);
         assert_eq!(rows("-b 1 -e 8191P -i 1".replace("8191P", "8000000T").as_str()), Some(8_000_000 << 40));
     }

@@ -31,6 +31,11 @@ macro_rules! float8 {
                 self.0
             }
 
+            /// Whether this is a NaN.
+            pub fn is_nan(self) -> bool {
+                self.to_f32().is_nan()
+            }
+
             /// The same value in single precision.
             #[inline(always)]
             pub fn to_f32(self) -> f32 {

@@ -1,8 +1,12 @@
 //! Floats: numbers whose sums and products are exact in any order.
 
+use ferronickel::{F8E4m3, F8E5m2};
 use half::{bf16, f16};
 
 use super::{AVERAGE_BOUND, Op, Recipe, Type, Value, below};
+
+/// How far an average of eight bits may be off: not at all.
+const EXACT: u64 = 0;
 
 /// What a float type can hold.
 #[derive(Clone, Copy)]
@@ -16,6 +20,9 @@ struct Format {
 const HALF: Format = Format { precision: 11, max_exponent: 15 };
 const BFLOAT16: Format = Format { precision: 8, max_exponent: 127 };
 const FLOAT: Format = Format { precision: 24, max_exponent: 127 };
+/// Without the numbers from 256 to 448: among those with their exponent is a NaN.
+const FLOAT8E4M3: Format = Format { precision: 4, max_exponent: 7 };
+const FLOAT8E5M2: Format = Format { precision: 3, max_exponent: 15 };
 const DOUBLE: Format = Format { precision: 53, max_exponent: 1023 };
 
 impl Format {
@@ -23,7 +30,7 @@ impl Format {
     #[inline(always)]
     fn input(self, recipe: Recipe, index: u64, rank: u64) -> f64 {
         match recipe.op {
-            Op::Sum | Op::Avg => self.addend(recipe, index, rank) as f64 * scale(recipe, index),
+            Op::Sum | Op::Avg => self.addend(recipe, index, rank) as f64 * self.scale(recipe, index),
             Op::Prod => self.factor(recipe, index, rank),
             Op::Max | Op::Min => {
                 let bits = recipe.draw(index, rank);
@@ -75,6 +82,14 @@ impl Format {
         }
     }
 
+    /// The power of two that all addends of an element share. Formats with few exponents have none to spare below one:
+    /// averages are smaller yet.
+    #[inline(always)]
+    fn scale(self, recipe: Recipe, index: u64) -> f64 {
+        let (lowest, powers) = if self.max_exponent < 8 { (0, 5) } else { (-4, 9) };
+        power_of_two((recipe.draw_shared(index) >> 60) as i64 % powers + lowest)
+    }
+
     /// A number with this exponent, and sign and mantissa from random bits.
     #[inline(always)]
     fn number(self, bits: u64, exponent: i64) -> f64 {
@@ -89,7 +104,7 @@ impl Format {
         match recipe.op {
             Op::Sum | Op::Avg => {
                 let sum: i64 = (0..recipe.ranks).map(|rank| self.addend(recipe, index, rank)).sum();
-                let sum = sum as f64 * scale(recipe, index);
+                let sum = sum as f64 * self.scale(recipe, index);
                 if recipe.op == Op::Avg { sum / recipe.ranks as f64 } else { sum }
             }
             Op::Prod => inputs.product(),
@@ -105,12 +120,6 @@ fn has_turn(recipe: Recipe, index: u64, rank: u64, turns: u64) -> bool {
     turns >= recipe.ranks || (rank + below(recipe.ranks, recipe.draw_shared(index))) % recipe.ranks < turns
 }
 
-/// The power of two that all addends of an element share.
-#[inline(always)]
-fn scale(recipe: Recipe, index: u64) -> f64 {
-    power_of_two((recipe.draw_shared(index) >> 60) as i64 % 9 - 4)
-}
-
 /// The sign in the highest bit.
 #[inline(always)]
 fn sign(bits: u64) -> f64 {
@@ -124,7 +133,7 @@ fn power_of_two(exponent: i64) -> f64 {
 }
 
 macro_rules! float {
-    ($($value:ty, $bits:ty, $kind:expr, $format:expr, $poison:expr, $from:expr;)*) => {$(
+    ($($value:ty, $bits:ty, $kind:expr, $format:expr, $bound:expr, $poison:expr, $from:expr;)*) => {$(
         impl Value for $value {
             const TYPE: Type = $kind;
             const POISON: Self = $poison;
@@ -144,17 +153,19 @@ macro_rules! float {
                 }
                 let place = |value: Self| in_order(value.to_bits(), <$bits>::BITS);
                 let distance = place(self).abs_diff(place(expected));
-                op == Op::Avg && !self.is_nan() && distance <= u128::from(AVERAGE_BOUND)
+                op == Op::Avg && !self.is_nan() && distance <= u128::from($bound)
             }
         }
     )*};
 }
 
 float! {
-    f16, u16, Type::Half, HALF, f16::NAN, |value: f64| f16::from_f32(value as f32);
-    bf16, u16, Type::Bfloat16, BFLOAT16, bf16::NAN, |value: f64| bf16::from_f32(value as f32);
-    f32, u32, Type::Float, FLOAT, f32::NAN, |value: f64| value as f32;
-    f64, u64, Type::Double, DOUBLE, f64::NAN, |value: f64| value;
+    f16, u16, Type::Half, HALF, AVERAGE_BOUND, f16::NAN, |value: f64| f16::from_f32(value as f32);
+    bf16, u16, Type::Bfloat16, BFLOAT16, AVERAGE_BOUND, bf16::NAN, |value: f64| bf16::from_f32(value as f32);
+    F8E4m3, u8, Type::Float8e4m3, FLOAT8E4M3, EXACT, F8E4m3::from_bits(0x7f), |value: f64| F8E4m3::from_f32(value as f32);
+    F8E5m2, u8, Type::Float8e5m2, FLOAT8E5M2, EXACT, F8E5m2::from_bits(0x7f), |value: f64| F8E5m2::from_f32(value as f32);
+    f32, u32, Type::Float, FLOAT, AVERAGE_BOUND, f32::NAN, |value: f64| value as f32;
+    f64, u64, Type::Double, DOUBLE, AVERAGE_BOUND, f64::NAN, |value: f64| value;
 }
 
 /// The bits of a float as an integer that grows as the float does, one for each unit in the last place.
@@ -193,6 +204,14 @@ mod tests {
         }
     }
 
+    fn to_e4m3(value: f64) -> f64 {
+        f64::from(F8E4m3::from_f32(value as f32).to_f32())
+    }
+
+    fn to_e5m2(value: f64) -> f64 {
+        f64::from(F8E5m2::from_f32(value as f32).to_f32())
+    }
+
     fn any_order_is_exact<T: Value>(format: Format, round: fn(f64) -> f64, to: fn(f64) -> T) {
         for (op, step) in [
             (Op::Sum, (|a, b| a + b) as fn(f64, f64) -> f64),
@@ -224,6 +243,18 @@ mod tests {
         any_order_is_exact::<f16>(HALF, |value| f64::from(value as f32), f16::from_f64);
         any_order_is_exact::<bf16>(BFLOAT16, |value| bf16::from_f64(value).to_f64(), bf16::from_f64);
         any_order_is_exact::<bf16>(BFLOAT16, |value| f64::from(value as f32), bf16::from_f64);
+        any_order_is_exact::<F8E4m3>(FLOAT8E4M3, to_e4m3, |value| F8E4m3::from_f32(value as f32));
+        any_order_is_exact::<F8E4m3>(
+            FLOAT8E4M3,
+            |value| f64::from(value as f32),
+            |value| F8E4m3::from_f32(value as f32),
+        );
+        any_order_is_exact::<F8E5m2>(FLOAT8E5M2, to_e5m2, |value| F8E5m2::from_f32(value as f32));
+        any_order_is_exact::<F8E5m2>(
+            FLOAT8E5M2,
+            |value| f64::from(value as f32),
+            |value| F8E5m2::from_f32(value as f32),
+        );
         any_order_is_exact::<f32>(FLOAT, |value| f64::from(value as f32), |value| value as f32);
         any_order_is_exact::<f64>(DOUBLE, |value| value, |value| value);
     }
@@ -234,14 +265,18 @@ mod tests {
             for (index, rank) in (0..300).flat_map(|index| (0..3).map(move |rank| (index, rank))) {
                 let input = f16::input(Recipe { seed: 5, op, ranks: 3 }, index, rank);
                 assert!(input.is_normal() || input.to_bits() == 0, "{op:?}: {input:?}");
+                let input = F8E4m3::input(Recipe { seed: 5, op, ranks: 3 }, index, rank);
+                assert!((0x08..0x7f).contains(&(input.to_bits() & 0x7f)) || input.to_bits() == 0, "{op:?}: {input:?}");
+                let input = F8E5m2::input(Recipe { seed: 5, op, ranks: 3 }, index, rank);
+                assert!((0x04..0x7c).contains(&(input.to_bits() & 0x7f)) || input.to_bits() == 0, "{op:?}: {input:?}");
             }
         }
     }
 
     /// All ways to average that an implementation may take: scale or add first, in turn or by halves, rounding to the
     /// type or only at the end.
-    fn any_way_to_average_is_right<T: Value>(format: Format, round: fn(f64) -> f64, to: fn(f64) -> T) {
-        for (ranks, index) in (1..=300).flat_map(|ranks| (0..4).map(move |index| (ranks, index))) {
+    fn any_way_to_average_is_right<T: Value>(format: Format, most: u64, round: fn(f64) -> f64, to: fn(f64) -> T) {
+        for (ranks, index) in (1..=most).flat_map(|ranks| (0..4).map(move |index| (ranks, index))) {
             let recipe = Recipe { seed: 9, op: Op::Avg, ranks };
             let inputs: Vec<_> = (0..ranks).map(|rank| format.input(recipe, index, rank)).collect();
             let expected = T::expected(recipe, index);
@@ -269,10 +304,13 @@ mod tests {
 
     #[test]
     fn averages_are_within_the_bound() {
-        any_way_to_average_is_right::<f16>(HALF, |value| f16::from_f64(value).to_f64(), f16::from_f64);
-        any_way_to_average_is_right::<bf16>(BFLOAT16, |value| bf16::from_f64(value).to_f64(), bf16::from_f64);
-        any_way_to_average_is_right::<f32>(FLOAT, |value| f64::from(value as f32), |value| value as f32);
-        any_way_to_average_is_right::<f64>(DOUBLE, |value| value, |value| value);
+        any_way_to_average_is_right::<f16>(HALF, 300, |value| f16::from_f64(value).to_f64(), f16::from_f64);
+        any_way_to_average_is_right::<bf16>(BFLOAT16, 300, |value| bf16::from_f64(value).to_f64(), bf16::from_f64);
+        any_way_to_average_is_right::<f32>(FLOAT, 300, |value| f64::from(value as f32), |value| value as f32);
+        // from 65 ranks on 1/n is denormal, so that scaling with it is not near
+        any_way_to_average_is_right::<F8E4m3>(FLOAT8E4M3, 64, to_e4m3, |value| F8E4m3::from_f32(value as f32));
+        any_way_to_average_is_right::<F8E5m2>(FLOAT8E5M2, 300, to_e5m2, |value| F8E5m2::from_f32(value as f32));
+        any_way_to_average_is_right::<f64>(DOUBLE, 300, |value| value, |value| value);
     }
 
     #[test]
@@ -284,6 +322,8 @@ mod tests {
         assert!(!f32::NAN.is_right(one, Op::Avg));
         assert!(!f32::from_bits(f32::INFINITY.to_bits() + 1).is_right(f32::INFINITY, Op::Avg));
         assert!((-0.0_f32).is_right(0.0, Op::Avg));
+        assert!(!F8E4m3::from_bits(0x39).is_right(F8E4m3::from_bits(0x38), Op::Avg));
+        assert!(!F8E5m2::from_bits(0x7f).is_right(F8E5m2::from_bits(0x7e), Op::Avg));
         assert!(!(-0.0_f32).is_right(0.0, Op::Sum));
     }
 
