@@ -3,10 +3,12 @@
 //! The codes of `perf` are nccl-tests' codes; the other commands use the same numbers, and `run` those of a shell.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
 
 /// An exit code of the command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Code {
     /// Something outside the library failed: a file, a thread, the operating system.
@@ -31,20 +33,22 @@ pub enum Code {
 }
 
 /// Why the command cannot go on: an exit code, one line that says what was wrong, and what would be right.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// What the process exits with.
     pub code: Code,
-    /// One line; empty where nobody is left to read it.
+    /// One line; empty where nobody is left to read it, or it has been said.
     pub message: String,
     /// What to do about it, if the message does not say so already.
     pub hint: Option<String>,
+    /// Whether it only follows from what another rank, process or thread did, and may know better.
+    pub follows: bool,
 }
 
 impl Failure {
     /// A failure with its code and its line.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None }
+        Self { code, message: message.into(), hint: None, follows: false }
     }
 
     /// The command line asks for something that does not exist or cannot be.
@@ -64,6 +68,25 @@ impl Failure {
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// The same failure, as one that follows from another.
+    pub fn that_follows(mut self) -> Self {
+        self.follows = true;
+        self
+    }
+
+    /// The same failure with nothing left to say.
+    pub fn said(self) -> Self {
+        Self { message: String::new(), hint: None, ..self }
+    }
+
+    /// Says it on standard error, in the name of `program`.
+    pub fn say(&self, program: &str) {
+        if !self.message.is_empty() {
+            // There is nowhere else to say it.
+            let _ = writeln!(io::stderr(), "{program}: {self}");
+        }
     }
 }
 

@@ -8,7 +8,6 @@ mod file_limit;
 mod perf;
 mod run;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Runs the command with this process's arguments and gives the code to exit with.
@@ -17,10 +16,7 @@ pub fn main() -> ExitCode {
     match command::run(std::env::args_os().collect()) {
         Ok(code) => code,
         Err((program, failure)) => {
-            if !failure.message.is_empty() {
-                // There is nowhere else to say it.
-                let _ = writeln!(io::stderr(), "{program}: {failure}");
-            }
+            failure.say(program);
             ExitCode::from(failure.code as u8)
         }
     }

@@ -33,14 +33,13 @@ use crate::exit::Failure;
 /// Runs `perf all-reduce`.
 pub fn all_reduce(options: Options, program: &str) -> Result<(), Failure> {
     let settings = Settings::new(options, |name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))?;
-    for note in &settings.notes {
+    let config = Config::from_environment();
+    let processes = Processes::find(&config)?;
+    for note in settings.notes.iter().filter(|_| processes.reports()) {
         // Whoever closed standard error does not want the note.
         let _ = writeln!(io::stderr(), "{program}: {note}");
     }
-    let config = Config::from_environment();
-    let processes = Processes::find(&config)?;
-    let settings = settings.of_process(&processes)?;
     let (mut stdout, mut sink) = (io::stdout(), io::sink());
     let out: &mut (dyn Write + Send) = if processes.reports() { &mut stdout } else { &mut sink };
-    run::run(&settings, &config, &processes, &calls::AllReduce, out)
+    run::run(&settings, &config, &processes, &calls::AllReduce, out, program)
 }

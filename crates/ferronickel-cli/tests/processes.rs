@@ -55,8 +55,75 @@ fn json_is_written_once() {
 fn memory_is_told_for_the_rank_that_has_most() {
     let done = perf_in(2, "--memory -b 8 -e 8 -n 2 -w 1");
     let line = done.out.lines().find(|line| line.starts_with("# Resident per rank    : ")).unwrap();
-    let mebibytes: f64 = line.split_whitespace().nth(5).unwrap().parse().unwrap();
-    assert!(line.ends_with(" MiB after init") && mebibytes < 16.0, "{line}");
+    let words: Vec<_> = line.split_whitespace().skip(5).collect();
+    let [start, end] = [words[0], words[5]].map(|mebibytes| mebibytes.parse::<f64>().unwrap());
+    assert_eq!([&words[1..5], &words[6..]].concat().join(" "), "MiB after init | MiB after the last size");
+    assert!(start > 1.0 && start < 16.0 && end >= start && end < 16.0, "{line}");
+}
+
+#[test]
+fn json_tells_the_memory_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.json");
+    let done = perf_in(2, &format!("--memory -b 1M -e 1M -n 2 -w 1 --json {}", path.display()));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let bytes = |key: &str| report["memory"][key].as_u64().unwrap_or_else(|| panic!("{key} in {report}"));
+    assert_eq!(bytes("user_allocated"), 2 << 20);
+    assert_eq!(bytes("total"), bytes("initialization") + bytes("user_allocated"));
+    let (start, end) = (bytes("resident_per_rank_after_init"), bytes("resident_per_rank_after_last_size"));
+    assert!(start > 1 << 20 && end > 1 << 20 && start < 16 << 20, "{report}");
+}
+
+/// Runs a shell script in three ranks, and says how often a text is on standard error.
+fn said(script: &str, text: &str) -> (Done, usize) {
+    let mut command = command("run -n 3 -- sh -c");
+    command.arg(script.replace("PERF", &perf_program())).env("FERRONICKEL_ANNOUNCE", "0");
+    let done = run(&mut command);
+    let times = done.err.matches(text).count();
+    (done, times)
+}
+
+fn perf_program() -> String {
+    format!("{} perf all-reduce", env!("CARGO_BIN_EXE_ferronickel"))
+}
+
+#[test]
+fn what_all_know_is_said_once() {
+    for (script, text, code) in [
+        ("NCCL_TESTS_MIN_BW=1e9 exec PERF -b 8 -e 8 -n 2", "is below 90% of NCCL_TESTS_MIN_BW", 7),
+        ("exec PERF -b 64M -e 64M -w 0 -n 4000 -c 0 -T 1", "Test timeout (1s)", 4),
+        ("exec PERF -b 8 -e 8 -n $((5+$FERRONICKEL_RANK))", "started with other options than process 0", 6),
+        ("exec PERF -b 1000T -e 1000T", "of memory that are available", 6),
+        ("exec PERF -b 8 -e 8 -R 1", "nothing to register", 0),
+    ] {
+        let (done, times) = said(script, text);
+        assert_eq!((done.code, times), (Some(code), 1), "{script}: {done:?}");
+    }
+}
+
+#[test]
+fn what_one_knows_is_said_once_and_ends_all() {
+    for (script, text, code) in [
+        ("exec PERF -b 8 -e 8 -J /nowhere/at/all.json", "cannot create the file", 6),
+        ("[ $FERRONICKEL_RANK = 0 ] && exec >/dev/full; exec PERF -b 8 -e 8", "cannot write to standard output", 1),
+        ("[ $FERRONICKEL_RANK = 2 ] && ulimit -v 6000000; exec PERF -b 1G -e 1G", "of memory that are", 6),
+    ] {
+        let (done, times) = said(script, text);
+        assert_eq!((done.code, times), (Some(code), 1), "{script}: {done:?}");
+        // and nothing that follows from it, but that the launcher names the first to end
+        assert_eq!(done.err.matches("ferronickel: ").count(), 1, "{script}: {done:?}");
+    }
+}
+
+#[test]
+fn a_time_limit_is_said_though_the_process_that_reports_is_stopped() {
+    let script = format!(
+        "if [ $FERRONICKEL_RANK = 0 ]; then (sleep 1; kill -STOP $$) & fi; exec {} -b 1M -e 1M -N 0 -T 1",
+        perf_program()
+    );
+    let done = run(command("run -n 2 --grace 1 -- sh -c").arg(script));
+    assert_eq!((done.code, done.err.matches("Test timeout (1s)").count()), (Some(4), 1), "{done:?}");
 }
 
 #[test]

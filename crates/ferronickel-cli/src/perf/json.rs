@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::measure::{Half, Row, Summary};
+use super::measure::{Half, Memory, Row, Summary};
 use super::settings::{Blocking, Settings};
 use super::size::Step;
 use super::statistics::Iterations;
@@ -95,11 +95,12 @@ impl<W: Write> Report<W> {
         self.write(&format!("{separator}{}", result(row, settings)))
     }
 
-    /// Writes the verdicts and closes the report.
+    /// Writes the verdicts, the memory used if that was asked for, and closes the report.
     pub fn end(
         &mut self,
         summary: &Summary,
         min_bandwidth: Option<f64>,
+        memory: Option<Memory>,
         errors: &[String],
         time: &str,
     ) -> Result<(), Failure> {
@@ -107,15 +108,15 @@ impl<W: Write> Report<W> {
             None => "unchecked",
             Some(is_fast) => text_of(is_fast),
         };
+        let memory = memory.map(|memory| entry("memory", usage(memory)) + ",");
         let text = [
             "\n],".to_owned(),
             entry("out_of_bounds", json!({ "count": summary.wrong, "okay": text_of(summary.wrong == 0) })) + ",",
             entry("average_bus_bandwidth", json!({ "bandwidth": summary.bandwidth(), "okay": fast })) + ",",
-            entry("errors", errors) + ",",
-            entry("end_time", time),
-            "}\n".to_owned(),
         ];
-        self.write(&text.join("\n"))
+        let end = [entry("errors", errors) + ",", entry("end_time", time), "}\n".to_owned()];
+        let lines: Vec<_> = text.into_iter().chain(memory).chain(end).collect();
+        self.write(&lines.join("\n"))
     }
 
     fn write(&mut self, text: &str) -> Result<(), Failure> {
@@ -200,6 +201,17 @@ fn figures(half: &Half, cpu_time: bool) -> Value {
     })
 }
 
+/// Bytes; nccl-tests has no keys for them.
+fn usage(memory: Memory) -> Value {
+    json!({
+        "initialization": memory.initialisation,
+        "user_allocated": memory.buffers,
+        "total": memory.initialisation + memory.buffers,
+        "resident_per_rank_after_init": memory.resident_at_start,
+        "resident_per_rank_after_last_size": memory.resident_at_end,
+    })
+}
+
 fn iteration_figures(iterations: &Iterations) -> Value {
     json!({
         "skipped_iterations": iterations.skipped,
@@ -249,12 +261,18 @@ mod tests {
             name: "CPU \"x\"".into(),
         };
         report.begin(&settings, &[device], &args, variables, "2026-01-02 03:04:05").unwrap();
+        let memory = settings.memory.then_some(Memory {
+            initialisation: 1,
+            buffers: 2,
+            resident_at_start: 3,
+            resident_at_end: 4,
+        });
         let mut summary = Summary::default();
         for row in rows {
             summary.add(row);
             report.result(row, &settings).unwrap();
         }
-        report.end(&summary, settings.min_bandwidth, &["odd".to_owned()], "2026-01-02 03:04:06").unwrap();
+        report.end(&summary, settings.min_bandwidth, memory, &["odd".to_owned()], "2026-01-02 03:04:06").unwrap();
         serde_json::from_slice(&report.out).unwrap()
     }
 
@@ -274,6 +292,23 @@ mod tests {
         let report = report("-C 1", &[]);
         assert_eq!(report["results"], json!([]));
         assert_eq!(report["config"]["step_bytes"], json!(1 << 20));
+    }
+
+    #[test]
+    fn memory_is_told_in_bytes_where_it_was_asked_for() {
+        let memory = report("-M 1", &[])["memory"].clone();
+        let keys = [
+            "initialization",
+            "user_allocated",
+            "total",
+            "resident_per_rank_after_init",
+            "resident_per_rank_after_last_size",
+        ];
+        assert_eq!(
+            memory,
+            Value::Object(keys.map(str::to_owned).into_iter().zip([1, 2, 3, 3, 4].map(Value::from)).collect())
+        );
+        assert!(report("", &[]).get("memory").is_none());
     }
 
     #[test]
@@ -301,7 +336,7 @@ mod tests {
     fn a_full_disk_is_said() {
         let Ok(full) = OpenOptions::new().write(true).open("/dev/full") else { return };
         let mut report = Report::new(BufWriter::new(full), "/dev/full".into());
-        let failure = report.end(&Summary::default(), None, &[], "").unwrap_err();
+        let failure = report.end(&Summary::default(), None, None, &[], "").unwrap_err();
         assert!(failure.code == Code::System && failure.message.contains("/dev/full"), "{failure}");
     }
 }

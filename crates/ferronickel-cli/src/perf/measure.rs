@@ -31,6 +31,19 @@ pub struct Half {
     pub iterations: Option<Iterations>,
 }
 
+/// Where the memory of a run went, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// What initialising the communicators took, in the first process.
+    pub initialisation: u64,
+    /// The buffers of that process's ranks.
+    pub buffers: u64,
+    /// What a rank had resident when it was initialised, program and all: the most of any process.
+    pub resident_at_start: u64,
+    /// The same after the last size, without buffers.
+    pub resident_at_end: u64,
+}
+
 /// What a run comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {

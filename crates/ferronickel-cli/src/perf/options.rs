@@ -145,7 +145,7 @@ pub struct Options {
            value_parser = whole, allow_hyphen_values = true, help_heading = "Report")]
     pub skip: u32,
 
-    /// 1: report the memory used
+    /// 1: report the memory used, and what a rank has resident after init and after the last size
     #[arg(short = 'M', long = "memory", value_name = "0|1", default_value = "0", num_args = 0..=1,
            default_missing_value = "1", value_parser = switch, action = ArgAction::Set, help_heading = "Report")]
     pub memory: bool,

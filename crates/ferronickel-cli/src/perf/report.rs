@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Zoned;
 
 use super::json;
-use super::measure::{Row, Summary};
+use super::measure::{Memory, Row, Summary};
 use super::settings::Settings;
 use super::size::in_words;
 use super::table::{self, RankDevice, TIME_FORMAT};
@@ -15,14 +15,12 @@ use crate::exit::Failure;
 
 /// The report of one run.
 pub struct Report<'a> {
-    settings: &'a Settings,
+    settings: Settings,
     out: &'a mut (dyn Write + Send),
+    /// Until it is closed.
     json: Option<json::Report<BufWriter<File>>>,
     progress: ProgressBar,
-    /// Bytes that initialising the communicators took.
-    initialisation: u64,
-    /// Bytes that a rank had resident then, program and all: the most of any process.
-    resident: u64,
+    memory: Memory,
     /// What all rows so far come to.
     pub summary: Summary,
     /// The first element that was wrong, in words.
@@ -31,10 +29,12 @@ pub struct Report<'a> {
 
 impl<'a> Report<'a> {
     /// Opens what has to be opened, before anything runs.
-    pub fn new(settings: &'a Settings, out: &'a mut (dyn Write + Send)) -> Result<Self, Failure> {
+    pub fn new(settings: Settings, out: &'a mut (dyn Write + Send)) -> Result<Self, Failure> {
         let json = settings.json.as_deref().map(json::Report::create).transpose()?;
-        let (progress, summary) = (progress(settings), Summary::default());
-        Ok(Self { settings, out, json, progress, initialisation: 0, resident: 0, summary, first_wrong: None })
+        let longest = settings.sweep.largest() + u64::from(settings.unalign) * settings.largest_element();
+        let memory = Memory { buffers: 2 * u64::from(settings.local_ranks()) * longest, ..Memory::default() };
+        let (progress, summary) = (progress(&settings), Summary::default());
+        Ok(Self { settings, out, json, progress, memory, summary, first_wrong: None })
     }
 
     /// Writes everything that comes before the first row: what was asked for, the devices, and the largest size if it
@@ -56,8 +56,8 @@ impl<'a> Report<'a> {
 
     /// The ranks are ready, and took so many bytes; each has so many resident. Writes the names of the columns.
     pub fn initialised(&mut self, bytes: u64, resident: u64) -> Result<(), Failure> {
-        (self.initialisation, self.resident) = (bytes, resident);
-        self.print(&table::header(self.settings))
+        (self.memory.initialisation, self.memory.resident_at_start) = (bytes, resident);
+        self.print(&table::header(&self.settings))
     }
 
     /// Shows what is being measured.
@@ -72,7 +72,7 @@ impl<'a> Report<'a> {
         self.print(&table::row(row, time.as_deref()))?;
         self.progress.inc(1);
         match &mut self.json {
-            Some(json) => json.result(row, self.settings),
+            Some(json) => json.result(row, &self.settings),
             None => Ok(()),
         }
     }
@@ -82,35 +82,30 @@ impl<'a> Report<'a> {
         self.first_wrong = self.first_wrong.take().or(element);
     }
 
+    /// All is measured, and a rank has so many bytes resident.
+    pub fn measured(&mut self, resident: u64) {
+        self.memory.resident_at_end = resident;
+    }
+
     /// Writes everything that comes after the last row.
     pub fn end(&mut self, warning: &str) -> Result<(), Failure> {
         self.progress.finish_and_clear();
-        let memory = self.settings.memory.then(|| (self.memory(), in_words(self.resident)));
-        self.print(&table::footer(&self.summary, self.settings.min_bandwidth, memory.as_ref(), warning))?;
+        let memory = self.settings.memory.then_some(self.memory);
+        self.print(&table::footer(&self.summary, self.settings.min_bandwidth, memory, warning))?;
         let errors: Vec<_> = (!warning.is_empty()).then(|| warning.to_owned()).into_iter().collect();
-        self.end_json(&errors)
+        self.end_json(memory, &errors)
     }
 
-    /// Closes the report of a run that failed.
+    /// Closes the report of a run that failed, if it is still open.
     pub fn end_early(&mut self, failure: &Failure) {
         self.progress.finish_and_clear();
         // The failure at hand says more than one in writing about it.
-        let _ = self.end_json(std::slice::from_ref(&failure.message));
+        let _ = self.end_json(None, std::slice::from_ref(&failure.message));
     }
 
-    /// Where the memory went.
-    fn memory(&self) -> String {
-        let settings = self.settings;
-        let longest = settings.sweep.largest() + u64::from(settings.unalign) * settings.largest_element();
-        let buffers = 2 * u64::from(settings.local_ranks()) * longest;
-        let total = self.initialisation + buffers;
-        let [initialisation, buffers, total] = [self.initialisation, buffers, total].map(in_words);
-        format!("Initialization {initialisation} | User-Allocated {buffers} | Total  {total}")
-    }
-
-    fn end_json(&mut self, errors: &[String]) -> Result<(), Failure> {
-        match &mut self.json {
-            Some(json) => json.end(&self.summary, self.settings.min_bandwidth, errors, &now()),
+    fn end_json(&mut self, memory: Option<Memory>, errors: &[String]) -> Result<(), Failure> {
+        match self.json.take() {
+            Some(mut json) => json.end(&self.summary, self.settings.min_bandwidth, memory, errors, &now()),
             None => Ok(()),
         }
     }

@@ -11,7 +11,7 @@ use super::calls::Collective;
 use super::meeting::Meeting;
 use super::memory;
 use super::number::general;
-use super::processes::Processes;
+use super::processes::{Outcome, Processes};
 use super::report::Report;
 use super::settings::Settings;
 use super::supervisor::Supervisor;
@@ -19,35 +19,76 @@ use super::table::RankDevice;
 use super::worker::{Run, Worker, library};
 use crate::exit::{Code, Failure};
 
-/// Runs the benchmark and writes its table to `out`.
+/// Runs the benchmark and writes its table to `out`. Of several processes one says, in the name of `program`, what
+/// failed; a failure that is returned with a message is one that this process alone knows.
 pub fn run<C: Collective>(
     asked: &Settings,
     config: &Config,
     processes: &Processes,
     collective: &C,
     out: &mut (dyn Write + Send),
+    program: &str,
 ) -> Result<(), Failure> {
+    let supervisor = &Supervisor::new(asked.threads as usize, asked.timeout);
+    // not at once: the other processes are to learn of a failure, and this one of theirs
+    supervisor.at_last(processes.abort());
+    let mut report = None;
+    let places = (out, &mut report);
+    let all = move || {
+        let (out, report) = places;
+        from_start_to_verdict(asked, config, processes, collective, supervisor, out, report)
+    };
+    let Outcome { failure, is_common } = thread::scope(|scope| {
+        spawn(scope, supervisor, || supervisor.watch(program));
+        supervisor.oversee(0, all);
+        let mut outcome = supervisor.timed(0, || processes.agree(supervisor.failure()));
+        let seen = supervisor.finish();
+        if !outcome.is_common {
+            outcome.failure = seen.or(outcome.failure);
+        }
+        outcome
+    });
+    let Some(failure) = failure else { return processes.finalize() };
+    if let Some(report) = &mut report {
+        report.end_early(&failure);
+    }
+    if !is_common {
+        return Err(failure);
+    }
+    if processes.reports() {
+        failure.say(program);
+    }
+    // a launcher may end all processes when the first fails, so none goes before that was said
+    processes.part();
+    Err(failure.said())
+}
+
+/// All that a process does by itself until the results are there.
+fn from_start_to_verdict<'o, C: Collective>(
+    asked: &Settings,
+    config: &Config,
+    processes: &Processes,
+    collective: &C,
+    supervisor: &Supervisor,
+    out: &'o mut (dyn Write + Send),
+    report: &mut Option<Report<'o>>,
+) -> Result<(), Failure> {
+    let asked = &supervisor.timed(0, || asked.clone().of_process(processes))?;
     let (min, max) = (asked.sweep.min, asked.sweep.max);
     let unaligned = u64::from(asked.unalign) * asked.largest_element();
     // the processes of a host share its memory
     let ranks = u64::from(asked.local_ranks()) * processes.local_size as u64;
     let fits = memory::largest_message(min, max, ranks, unaligned, memory::available())?;
-    let fits = processes.exchange(&fits)?.into_iter().min().unwrap_or(fits);
-    let devices: Vec<_> = processes.exchange(&rank_devices(asked))?.into_iter().flatten().collect();
+    let fits = supervisor.timed(0, || processes.exchange(&fits))?.into_iter().min().unwrap_or(fits);
+    let devices = supervisor.timed(0, || processes.exchange(&rank_devices(asked)))?;
+    let devices: Vec<_> = devices.into_iter().flatten().collect();
     let mut settings = asked.clone();
     settings.sweep.max = fits;
-    let mut report = Report::new(&settings, out)?;
-    let result = report
-        .begin(asked, &devices, (fits < max).then_some(fits))
-        .and_then(|()| measure(&settings, config, processes, collective, &mut report))
-        .and_then(|()| report.end(&last_warning()));
-    match result {
-        Ok(()) => verdict(&settings, &report),
-        Err(failure) => {
-            report.end_early(&failure);
-            Err(failure)
-        }
-    }
+    let report = report.insert(Report::new(settings.clone(), out)?);
+    report.begin(asked, &devices, (fits < max).then_some(fits))?;
+    measure(&settings, config, processes, collective, supervisor, report)?;
+    report.end(&last_warning())?;
+    verdict(&settings, report)
 }
 
 /// What the results mean for the exit code.
@@ -74,10 +115,11 @@ fn measure<C: Collective>(
     config: &Config,
     processes: &Processes,
     collective: &C,
+    supervisor: &Supervisor,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let threads = settings.threads as usize;
-    let shared = processes.shared_id(config)?;
+    let shared = supervisor.timed(0, || processes.shared_id(config))?;
     let id = match &shared {
         _ if !settings.parallel_init => None,
         Some(id) => Some(id.clone()),
@@ -85,16 +127,13 @@ fn measure<C: Collective>(
     };
     let ranks = settings.local_ranks() as usize;
     let (meeting, everyone) = (Arc::new(Meeting::new(threads, ranks)), Arc::new(Meeting::new(threads, ranks)));
-    let supervisor = Supervisor::new(threads, settings.timeout);
     let to_break_off = (meeting.clone(), everyone.clone());
     supervisor.on_failure(move || {
         to_break_off.0.break_off();
         to_break_off.1.break_off();
     });
-    supervisor.on_failure(processes.abort());
     let run = Run { settings, collective, config, supervisor, meeting, processes, everyone, id };
-    let failure = thread::scope(|scope| {
-        spawn(scope, &run, || run.supervisor.watch());
+    thread::scope(|scope| {
         let mut helpers = Vec::new();
         run.supervisor.oversee(0, || {
             let resident = memory::resident();
@@ -103,31 +142,29 @@ fn measure<C: Collective>(
             for (thread, communicators) in (1..).zip(sets) {
                 let run = &run;
                 let work = move || Worker::new(run, thread, communicators)?.work(None);
-                helpers.extend(spawn(scope, run, move || run.supervisor.oversee(thread, work)));
+                helpers.extend(spawn(scope, supervisor, move || run.supervisor.oversee(thread, work)));
             }
             let worker = Worker::new(&run, 0, first)?;
-            let now = memory::resident();
-            let per_rank = processes.exchange(&(now / u64::from(settings.local_ranks())))?;
-            report.initialised(now.saturating_sub(resident), per_rank.into_iter().max().unwrap_or_default())?;
+            let taken = memory::resident().saturating_sub(resident);
+            report.initialised(taken, run.resident_per_rank()?)?;
             worker.work(Some(report))
         });
         for helper in helpers {
             // The supervisor has recorded what went wrong, panics included.
             let _ = helper.join();
         }
-        run.supervisor.finish()
     });
-    failure.map_or_else(|| processes.finalize(), Err)
+    supervisor.failure().map_or(Ok(()), Err)
 }
 
 /// Starts a thread; that it cannot be started is a failure of the run.
-fn spawn<'scope, C>(
+fn spawn<'scope>(
     scope: &'scope Scope<'scope, '_>,
-    run: &Run<'_, C>,
+    supervisor: &Supervisor,
     work: impl FnOnce() + Send + 'scope,
 ) -> Option<ScopedJoinHandle<'scope, ()>> {
     let failed = |error| Failure::new(Code::System, format!("cannot start a thread: {error}"));
-    thread::Builder::new().spawn_scoped(scope, work).map_err(|error| run.supervisor.fail(failed(error))).ok()
+    thread::Builder::new().spawn_scoped(scope, work).map_err(|error| supervisor.fail(failed(error))).ok()
 }
 
 /// The rank and the device of each rank of this process.
@@ -182,6 +219,13 @@ impl<C> Run<'_, C> {
         let initialise = || Communicator::init_ranks(id, self.settings.ranks() as usize, &own, self.config);
         self.supervisor.timed(thread, initialise).map_err(library)
     }
+
+    /// Bytes that a rank has resident now, program and all: the most of any process. For one thread of each.
+    pub fn resident_per_rank(&self) -> Result<u64, Failure> {
+        let own = memory::resident() / u64::from(self.settings.local_ranks());
+        let all = self.supervisor.timed(0, || self.processes.exchange(&own))?;
+        Ok(all.into_iter().max().unwrap_or(own))
+    }
 }
 
 #[cfg(test)]
@@ -212,7 +256,7 @@ mod tests {
 
     fn run_with(line: &str, collective: &impl Collective) -> (Result<(), Failure>, String) {
         let mut out = Vec::new();
-        let result = run(&settings(line), &Config::default(), &Processes::alone(), collective, &mut out);
+        let result = run(&settings(line), &Config::default(), &Processes::alone(), collective, &mut out, "test");
         (result, String::from_utf8(out).unwrap())
     }
 
@@ -296,7 +340,7 @@ mod tests {
         let mut slow = settings("-b 8 -e 8 -g 2");
         slow.min_bandwidth = Some(1e9);
         let mut out = Vec::new();
-        let failure = run(&slow, &Config::default(), &Processes::alone(), &AllReduce, &mut out).unwrap_err();
+        let failure = run(&slow, &Config::default(), &Processes::alone(), &AllReduce, &mut out, "test").unwrap_err();
         assert_eq!(failure.code, Code::WrongResults);
         assert!(failure.message.contains("below 90% of NCCL_TESTS_MIN_BW=1000000000"), "{failure}");
         assert!(String::from_utf8(out).unwrap().contains(" FAILED\n"));
@@ -347,7 +391,7 @@ mod tests {
             for room in [0, 600, 1500] {
                 let settings = settings("-b 8 -e 1M -f 2 -t 2 -n 2");
                 let failure =
-                    run(&settings, &Config::default(), &Processes::alone(), &AllReduce, &mut Full(room, kind))
+                    run(&settings, &Config::default(), &Processes::alone(), &AllReduce, &mut Full(room, kind), "test")
                         .unwrap_err();
                 assert_eq!((failure.code, failure.message.is_empty()), (code, code == Code::ClosedPipe));
             }
@@ -359,8 +403,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut settings = settings("-b 64 -e 64 -t 2 -n 5");
         settings.json = Some(directory.path().join("a.json"));
-        let result =
-            run(&settings, &Config::default(), &Processes::alone(), &Faulty::new(Fault::Overlong, 7), &mut Vec::new());
+        let result = run(
+            &settings,
+            &Config::default(),
+            &Processes::alone(),
+            &Faulty::new(Fault::Overlong, 7),
+            &mut Vec::new(),
+            "test",
+        );
         let text = std::fs::read_to_string(directory.path().join("a.json")).unwrap();
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(report["errors"][0].as_str(), Some(result.unwrap_err().message.as_str()));

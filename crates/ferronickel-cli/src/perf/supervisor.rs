@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::exit::{Code, Failure};
 
-/// How long the threads may take to end after a failure.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long the threads, and the other processes, may take to come to an end after a failure, before nobody waits for
+/// other processes any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the threads may take to end after that.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Watches over the threads of a run.
 pub struct Supervisor {
@@ -27,6 +31,8 @@ struct State {
     failure: Option<Failure>,
     /// What ends the waits of all threads.
     aborts: Vec<Box<dyn Fn() + Send>>,
+    /// What ends the waits for other processes.
+    leave: Option<Box<dyn Fn() + Send>>,
     over: bool,
 }
 
@@ -51,6 +57,16 @@ impl Supervisor {
         } else {
             state.aborts.push(Box::new(abort));
         }
+    }
+
+    /// Should the run not end in time after a failure, `leave` is called, which ends the waits for other processes.
+    pub fn at_last(&self, leave: impl Fn() + Send + 'static) {
+        self.lock().leave = Some(Box::new(leave));
+    }
+
+    /// What was recorded so far.
+    pub fn failure(&self) -> Option<Failure> {
+        self.lock().failure.clone()
     }
 
     /// Records a failure and ends the waits of all threads. Only the first counts; the others follow from it.
@@ -91,8 +107,9 @@ impl Supervisor {
         result
     }
 
-    /// The body of the thread that watches; it returns when the run is over.
-    pub fn watch(&self) {
+    /// The body of the thread that watches; it returns when the run is over. A failure of a run that does not end is
+    /// said by `program`.
+    pub fn watch(&self, program: &str) {
         let mut state = self.lock();
         while !state.over && state.failure.is_none() {
             state = match self.timeout {
@@ -106,14 +123,22 @@ impl Supervisor {
                 }
             };
         }
-        let over = |state: &mut State| !state.over;
-        let (state, _) = self.changed.wait_timeout_while(state, GRACE, over).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.wait_for_end(state, PATIENCE);
+        if let (false, Some(leave)) = (state.over, state.leave.take()) {
+            drop(state);
+            leave();
+            state = self.lock();
+        }
+        let state = self.wait_for_end(state, GRACE);
         if let (false, Some(failure)) = (state.over, &state.failure) {
-            if !failure.message.is_empty() {
-                eprintln!("ferronickel: {failure}");
-            }
+            failure.say(program);
             process::exit(failure.code as i32);
         }
+    }
+
+    fn wait_for_end<'s>(&'s self, state: MutexGuard<'s, State>, longest: Duration) -> MutexGuard<'s, State> {
+        let goes_on = |state: &mut State| !state.over;
+        self.changed.wait_timeout_while(state, longest, goes_on).unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn look_at_waits(&self, seconds: u32) {
@@ -194,7 +219,7 @@ mod tests {
         let abort = aborted.clone();
         supervisor.on_failure(move || abort.store(true, Ordering::Relaxed));
         thread::scope(|scope| {
-            scope.spawn(|| supervisor.watch());
+            scope.spawn(|| supervisor.watch("test"));
             supervisor.oversee(1, || {
                 supervisor.timed(1, || {
                     while !aborted.load(Ordering::Relaxed) {
@@ -212,7 +237,7 @@ mod tests {
     fn a_run_without_failure_ends_the_watch() {
         let supervisor = Supervisor::new(1, Some(60));
         thread::scope(|scope| {
-            scope.spawn(|| supervisor.watch());
+            scope.spawn(|| supervisor.watch("test"));
             supervisor.oversee(0, || supervisor.timed(0, || Ok(())));
             assert_eq!(supervisor.finish(), None);
         });

@@ -1,9 +1,9 @@
 //! The table, to the column as nccl-tests prints it: scripts read it by position.
 
-use super::measure::{Half, Row, Summary};
+use super::measure::{Half, Memory, Row, Summary};
 use super::number::{fitted, general};
 use super::settings::{Blocking, Settings};
-use super::size::Step;
+use super::size::{Step, in_words};
 
 /// The name under which the benchmark is known.
 pub const NAME: &str = "all_reduce_perf";
@@ -131,21 +131,19 @@ fn half(half: &Half) -> String {
 }
 
 /// The lines below the rows: the verdicts, the memory used if that was asked for, and the library's last warning.
-pub fn footer(
-    summary: &Summary,
-    min_bandwidth: Option<f64>,
-    memory: Option<&(String, String)>,
-    warning: &str,
-) -> String {
+pub fn footer(summary: &Summary, min_bandwidth: Option<f64>, memory: Option<Memory>, warning: &str) -> String {
     let verdict = |is_right: bool| if is_right { "OK" } else { "FAILED" };
     let line = |name: &str, value: &str| format!("# {name:<20} : {value}\n");
     let mut text = line("Out of bounds values", &format!("{} {}", summary.wrong, verdict(summary.wrong == 0)));
     let fast = summary.is_fast_enough(min_bandwidth).map_or("", verdict);
     text.push_str(&line("Avg bus bandwidth", &format!("{} {fast}", general(summary.bandwidth()))));
     text.push_str(&format!("#\n# Collective test concluded: {NAME}\n"));
-    if let Some((memory, resident)) = memory {
-        text.push_str(&line("Host memory usage", memory));
-        text.push_str(&line("Resident per rank", &format!("{resident} after init")));
+    if let Some(Memory { initialisation, buffers, resident_at_start, resident_at_end }) = memory {
+        let figures = [initialisation, buffers, initialisation + buffers, resident_at_start, resident_at_end];
+        let [initialisation, buffers, total, start, end] = figures.map(in_words);
+        let usage = format!("Initialization {initialisation} | User-Allocated {buffers} | Total  {total}");
+        text.push_str(&line("Host memory usage", &usage));
+        text.push_str(&line("Resident per rank", &format!("{start} after init | {end} after the last size")));
     }
     text.push_str("#\n");
     match warning {
@@ -220,10 +218,12 @@ mod tests {
         let settings = settings("-C 1 -S 1 -I 1 -p 1 -z 1 -i 4K -u 3 -c 0");
         let mut half = half(6.5, 0.25, None);
         half.iterations = Some(Iterations::new(&[5.0, 6.0, 700.0], 0));
+        let [initialisation, buffers] = [3 << 19, 1 << 20];
+        let memory = Memory { initialisation, buffers, resident_at_start: 6 << 20, resident_at_end: 7 << 20 };
         let text = start(&settings)
             + &header(&settings)
             + &row(&row_of(8, half.clone(), half), Some("2026-01-02 03:04:05"))
-            + &footer(&Summary::default(), Some(1.0), Some(&("buffers 1 MB".into(), "6 MB".into())), "something odd");
+            + &footer(&Summary::default(), Some(1.0), Some(memory), "something odd");
         insta::assert_snapshot!(ends(&text).replace(env!("CARGO_PKG_VERSION"), "VERSION"));
     }
 }

@@ -111,5 +111,5 @@ impl<C: Collective> Worker<'_, C> {
 
 /// Whoever broke a meeting off has recorded a failure of more interest.
 fn broken(_: Broken) -> Failure {
-    Failure::new(Code::System, "another thread failed")
+    Failure::new(Code::System, "another thread failed").that_follows()
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferronickel::{Communicator, Config, DeviceBuffer, Error, UniqueId};
+use ferronickel::{Communicator, Config, DeviceBuffer, Error, ErrorKind, UniqueId};
 use serde::{Deserialize, Serialize};
 
 use super::calls::{Buffers, Calls, Collective, Rank, Size};
@@ -25,7 +25,7 @@ pub struct Run<'a, C> {
     pub settings: &'a Settings,
     pub collective: &'a C,
     pub config: &'a Config,
-    pub supervisor: Supervisor,
+    pub supervisor: &'a Supervisor,
     pub meeting: Arc<Meeting<Share>>,
     pub processes: &'a Processes,
     /// What all threads get of what the processes exchanged.
@@ -84,6 +84,11 @@ impl<'a, C: Collective> Worker<'a, C> {
     pub fn work(&self, mut report: Option<&mut Report>) -> Result<(), Failure> {
         for &kind in &self.run.settings.types {
             with_value_type!(kind, T => self.work_with::<T>(report.as_deref_mut())?);
+        }
+        // every rank has let go of its buffers
+        self.barrier()?;
+        if let Some(report) = report {
+            report.measured(self.run.resident_per_rank()?);
         }
         self.finalize()
     }
@@ -254,5 +259,9 @@ pub fn device(error: Error) -> Failure {
 
 /// A failure of one of the library's calls.
 pub fn library(error: Error) -> Failure {
-    Failure::new(Code::Library, error.to_string())
+    let failure = Failure::new(Code::Library, error.to_string());
+    match error.kind() {
+        ErrorKind::Aborted | ErrorKind::Remote => failure.that_follows(),
+        _ => failure,
+    }
 }
