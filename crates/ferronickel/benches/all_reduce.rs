@@ -9,7 +9,7 @@ use std::thread;
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
 use ferronickel::measure::reduce_copy;
-use ferronickel::{Communicator, Config, Device, DeviceBuffer, Element, RedOp, Stream, UniqueId};
+use ferronickel::{Communicator, Config, Device, DeviceBuffer, Element, F8E4m3, F8E5m2, RedOp, Stream, UniqueId};
 use half::{bf16, f16};
 
 fn main() {
@@ -97,7 +97,7 @@ fn floor_flag_round_trip(bencher: Bencher<'_, '_>) {
 const OPERAND: usize = 128 << 10;
 
 /// Reduces two operands into a third; the bytes counted are those of one operand.
-#[divan::bench(types = [i8, u8, i32, u32, i64, u64, f16, bf16, f32, f64], args = [RedOp::Sum, RedOp::Max])]
+#[divan::bench(types = [i8, u8, i32, u32, i64, u64, f16, bf16, F8E4m3, F8E5m2, f32, f64], args = [RedOp::Sum, RedOp::Max])]
 fn reduce<T: Element + Default>(bencher: Bencher<'_, '_>, op: RedOp) {
     let operand = vec![T::default(); OPERAND / size_of::<T>()];
     let mut target = operand.clone();
