@@ -10,7 +10,7 @@ use crate::communicator::Inner;
 use crate::device::host::stream::Shared;
 use crate::device::launch::Launch;
 use crate::device::{Allocation, Use};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::types::{CallDescription, DataType, RedOp};
 
 /// A call that has been checked.
@@ -127,7 +127,8 @@ pub(crate) fn submit(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Resu
     }
     let mut call = call?;
     let uses = call.take_uses(stream).map_err(|error| communicator.place(error, call.name))?;
-    call.queue(communicator, stream, uses, false);
+    // the caller has the stream
+    let _is_dropped = call.queue(communicator, stream, uses, false);
     Ok(())
 }
 
@@ -147,12 +148,51 @@ fn refuse<T>(error: Error) -> Result<T> {
 
 /// Queues all, or none if one is refused.
 fn launch(mut calls: Vec<Held>) -> Result<()> {
+    refuse_shared_streams(&calls)?;
     let uses: Vec<_> = calls.iter_mut().map(Held::admit).collect::<Result<_>>()?;
     let first = calls.first().map(|held| held.stream.clone());
+    let mut dropped = Vec::new();
     for (Held { communicator, stream, call }, uses) in calls.into_iter().zip(uses) {
         // The caller will wait for one of the streams and so run what is on it; nobody runs the others for it.
         let elsewhere = first.as_ref().is_some_and(|first| !Arc::ptr_eq(first, &stream));
-        call.queue(&communicator, &stream, uses, elsewhere);
+        if call.queue(&communicator, &stream, uses, elsewhere) {
+            dropped.push(stream);
+        }
+    }
+    dropped.iter().for_each(Shared::see_off);
+    Ok(())
+}
+
+/// A stream runs its calls one after the other. So where a rank's call lies on a stream before one of another rank of
+/// its communicator that is part of the same collective, or of an earlier one, each waits for the other for ever.
+fn refuse_shared_streams(calls: &[Held]) -> Result<()> {
+    /// What lies on a stream by one rank: whose it is, and the number of its last call.
+    struct Lane<'a>(&'a Held, u64);
+    let mut lanes: Vec<Lane> = Vec::new();
+    let mut made: Vec<(&Arc<Inner>, u64)> = Vec::new();
+    for held in calls {
+        let Held { communicator, call, .. } = held;
+        let known = made.iter().position(|(known, _)| Arc::ptr_eq(known, communicator)).unwrap_or_else(|| {
+            made.push((communicator, *communicator.calls()));
+            made.len() - 1
+        });
+        made[known].1 += 1;
+        let number = made[known].1;
+        let mut own = None;
+        for (index, Lane(other, last)) in lanes.iter().enumerate().filter(|(_, Lane(other, _))| other.shares(held)) {
+            if Arc::ptr_eq(&other.communicator, communicator) {
+                own = Some(index);
+            } else if *last >= number {
+                let ranks = (other.communicator.rank, communicator.rank);
+                let seen = format!("ranks {} and {} of one communicator make calls on one stream", ranks.0, ranks.1);
+                let error = Error::new(ErrorKind::InvalidUsage, seen).hint("give each rank a stream of its own");
+                return Err(communicator.place(error, call.name));
+            }
+        }
+        match own {
+            Some(index) => lanes[index].1 = number,
+            None => lanes.push(Lane(held, number)),
+        }
     }
     Ok(())
 }
@@ -161,6 +201,12 @@ fn launch(mut calls: Vec<Held>) -> Result<()> {
 type Uses = [Option<Use>; 2];
 
 impl Held {
+    /// Whether both are on one stream and of one communicator, by the same rank or not.
+    fn shares(&self, other: &Held) -> bool {
+        Arc::ptr_eq(&self.stream, &other.stream)
+            && Arc::ptr_eq(&self.communicator.context.progress, &other.communicator.context.progress)
+    }
+
     /// Takes the call's buffers, if it can be carried out now: much may have happened since it was checked.
     fn admit(&mut self) -> Result<Uses> {
         let uses = self.communicator.usable().and_then(|()| self.call.take_uses(&self.stream));
@@ -177,8 +223,9 @@ impl Call {
         Ok([send?, receive?])
     }
 
+    /// Queues it. Whether its stream was dropped before.
     #[inline]
-    fn queue(self, inner: &Inner, stream: &Arc<Shared>, uses: Uses, for_worker: bool) {
+    fn queue(self, inner: &Inner, stream: &Arc<Shared>, uses: Uses, for_worker: bool) -> bool {
         let plan = inner.planner.all_reduce(self.count * self.data_type.size_of());
         // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order
         // of their numbers, whichever threads make them.
@@ -198,18 +245,13 @@ impl Call {
             call: self.description.to_bits(),
             _uses: uses,
         };
-        if for_worker {
-            stream.push_for_worker(launch);
-        } else {
-            stream.push(launch);
-        }
+        if for_worker { stream.push_for_worker(launch) } else { stream.push(launch) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
 
     #[test]
     fn an_error_or_a_panic_in_a_group_leaves_none_open() {

@@ -85,7 +85,8 @@
 //!
 //! A [`Stream`] keeps calls in order and runs them beside the caller. A call never waits for a peer, so that calls may
 //! be made in any order that streams allow. [`Stream::synchronize`] helps with what is queued; what nobody waits for
-//! is taken over by a thread of the stream's own, some 20 µs later.
+//! is taken over by a thread of the stream's own, some 20 µs later; after a spell in which the program waited for every
+//! call, up to two milliseconds later.
 //!
 //! A [`DeviceBuffer`] keeps its memory alive as long as a call uses it, and reading it waits for such calls. Its
 //! [slices](DeviceBuffer::slice) share the memory.

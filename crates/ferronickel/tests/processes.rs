@@ -23,6 +23,9 @@ fn rank() {
     if part.play == "from the environment" {
         return from_the_environment(&part);
     }
+    if let Some(counts) = part.play.strip_prefix("several ") {
+        return several(&part, counts);
+    }
     let config = Config::from_environment();
     let device = Device::host(part.rank as u32);
     let id = match part.play.as_str() {
@@ -41,6 +44,7 @@ fn rank() {
     };
     match part.play.as_str() {
         "add" | "agree on an address" => add(&part, &communicator),
+        "out of reach" => out_of_reach(&part, &communicator),
         "differ" => differ(&part, &communicator),
         "be late" => be_late(&part, &communicator),
         play => panic!("no play is called {play}"),
@@ -91,11 +95,16 @@ fn be_late(part: &Part, communicator: &Communicator) {
 
 /// Adds buffers of many lengths, and says which roads were taken.
 fn add(part: &Part, communicator: &Communicator) {
+    add_as_rank(communicator);
+    communicator.decisions().iter().for_each(|decision| part.say(decision));
+}
+
+fn add_as_rank(communicator: &Communicator) {
     let stream = communicator.device().stream().unwrap();
     for count in [0, 1, 7, 1000, 4099, 70_001, 1_000_003] {
         let buffer = communicator.device().alloc::<i32>(count).unwrap();
-        let own: Vec<i32> = (0..count as i32).map(|i| i * (part.rank as i32 + 1)).collect();
-        let factor = (1..=part.size as i32).sum::<i32>();
+        let own: Vec<i32> = (0..count as i32).map(|i| i * (communicator.rank() as i32 + 1)).collect();
+        let factor = (1..=communicator.size() as i32).sum::<i32>();
         for turn in 0..3 {
             buffer.copy_from_host(&own).unwrap();
             communicator.all_reduce(&buffer, &buffer, RedOp::Sum, &stream).unwrap();
@@ -105,7 +114,76 @@ fn add(part: &Part, communicator: &Communicator) {
             assert_eq!(wrong, None, "{count} elements, turn {turn}");
         }
     }
+}
+
+/// Adds as several ranks: `counts` has the number of ranks of each process, a digit each.
+fn several(part: &Part, counts: &str) {
+    let counts: Vec<usize> = counts.bytes().map(|digit| usize::from(digit - b'0')).collect();
+    let first: usize = counts[..part.rank].iter().sum();
+    let own: Vec<_> = (first..first + counts[part.rank]).map(|rank| (rank, Device::host(rank as u32))).collect();
+    let size = counts.iter().sum();
+    let communicators = Communicator::init_ranks(&part.id, size, &own, &Config::from_environment()).unwrap();
+    std::thread::scope(|scope| {
+        communicators.iter().for_each(|communicator| {
+            scope.spawn(|| add_as_rank(communicator));
+        });
+    });
+    communicators[0].decisions().iter().for_each(|decision| part.say(decision));
+    // each waits for what is under way, on either side
+    std::thread::scope(|scope| {
+        communicators.iter().for_each(|communicator| {
+            scope.spawn(|| communicator.finalize().unwrap());
+        });
+    });
+}
+
+/// Takes all of the arena, so that later buffers are in memory that no other process reaches, and adds with such
+/// buffers in every place.
+fn out_of_reach(part: &Part, communicator: &Communicator) {
+    const COUNT: usize = 1_000_003;
+    let device = communicator.device();
+    let inside = [device.alloc::<i32>(COUNT).unwrap(), device.alloc::<i32>(COUNT).unwrap()];
+    let mut held = Vec::new();
+    for bits in (12..47).rev() {
+        // a size that the arena has no room for comes from elsewhere
+        held.extend(std::iter::from_fn(|| {
+            device.alloc::<u8>(1 << bits).ok().filter(|taken| is_shared(taken.as_ptr()))
+        }));
+    }
+    let outside = [device.alloc::<i32>(COUNT).unwrap(), device.alloc::<i32>(COUNT).unwrap()];
+    assert!(inside.iter().all(|buffer| is_shared(buffer.as_ptr().cast())), "there is no arena");
+    assert!(outside.iter().all(|buffer| !is_shared(buffer.as_ptr().cast())), "the arena is not full");
+    let stream = device.stream().unwrap();
+    let own: Vec<i32> = (0..COUNT as i32).map(|i| i.wrapping_mul(part.rank as i32 + 1)).collect();
+    let factor = (1..=part.size as i32).sum::<i32>();
+    let odd = part.rank % 2 == 1;
+    for (what, send, receive) in [
+        ("all in reach", &inside[0], &inside[1]),
+        ("send out of reach", &outside[0], &inside[1]),
+        ("receive out of reach", &inside[0], &outside[1]),
+        ("both out of reach", &outside[0], &outside[1]),
+        ("in place, out of reach", &outside[0], &outside[0]),
+        ("one rank's send out of reach", if odd { &outside[0] } else { &inside[0] }, &inside[1]),
+        ("one rank's receive out of reach", &inside[0], if odd { &outside[1] } else { &inside[1] }),
+    ] {
+        send.copy_from_host(&own).unwrap();
+        communicator.all_reduce(send, receive, RedOp::Sum, &stream).unwrap();
+        stream.synchronize().unwrap();
+        let sum = receive.to_vec().unwrap();
+        let wrong = sum.iter().zip(0..).position(|(&sum, i): (_, i32)| sum != i.wrapping_mul(factor));
+        assert_eq!(wrong, None, "{what}");
+    }
     communicator.decisions().iter().for_each(|decision| part.say(decision));
+}
+
+/// Whether memory is a file's, which another process can map.
+fn is_shared(address: *const u8) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("/memfd:")).any(|line| {
+        let (start, rest) = line.split_once('-').unwrap();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        (number(start)..number(rest.split(' ').next().unwrap())).contains(&(address as usize))
+    })
 }
 
 fn set(closed: &[(&'static str, &'static str)]) -> Vec<(&'static str, String)> {
@@ -121,6 +199,29 @@ fn processes_add_over_every_road() {
                 assert!(said.lines().all(|line| line.contains(road)), "{said}");
             }
         }
+    }
+}
+
+#[test]
+fn ranks_of_one_process_and_of_others_add_over_every_road() {
+    for (road, closed) in ROADS {
+        for (counts, processes) in [("21", 2), ("122", 3)] {
+            let settings = |_| set(closed);
+            let mut ranks = Ranks::start("rank", processes, &format!("several {counts}"), RootAt::Test, settings);
+            for (said, own) in ranks.succeed(LIMIT).iter().zip(counts.chars()) {
+                assert!(said.contains(road), "{said}");
+                // ranks of a process reach each other by pointers where nothing forbids it
+                assert_eq!(said.contains("P2P/direct pointer"), own == '2' && closed.is_empty(), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn buffers_that_no_other_process_reaches_are_added_as_well() {
+    for size in [2, 3] {
+        let mut ranks = Ranks::start("rank", size, "out of reach", RootAt::Test, |_| Vec::new());
+        ranks.succeed(LIMIT).iter().for_each(|said| assert!(said.contains("P2P/IPC"), "{said}"));
     }
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use ferronickel::{Communicator, Device, ErrorKind, RedOp, UniqueId};
+use ferronickel::{Communicator, Device, ErrorKind, RedOp, UniqueId, group};
 use support::{ROADS, config, in_one_thread, on_threads};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -119,6 +119,39 @@ fn a_buffer_in_use_on_one_stream_is_refused_on_another() {
     rank.communicator.all_reduce(&buffer, &buffer, RedOp::Sum, &other).unwrap();
     ranks[1].communicator.all_reduce(&theirs, &theirs, RedOp::Sum, &ranks[1].stream).unwrap();
     other.synchronize().unwrap();
+}
+
+#[test]
+fn ranks_that_would_wait_for_each_other_on_one_stream_are_refused_and_named() {
+    let device = Device::host(7);
+    let ranks = Communicator::init_all(&[device.clone(), device.clone()], &config(&[])).unwrap();
+    let streams = [device.stream().unwrap(), device.stream().unwrap()];
+    let buffers: Vec<_> = (0..4).map(|_| device.alloc::<i32>(3).unwrap()).collect();
+    let call = |rank: usize, buffer: usize, stream: usize| {
+        ranks[rank].all_reduce(&buffers[buffer], &buffers[buffer], RedOp::Sum, &streams[stream])
+    };
+    let error = group(|| call(0, 0, 0).and_then(|()| call(1, 1, 0))).unwrap_err();
+    assert_eq!((error.kind(), error.call(), error.rank()), (ErrorKind::InvalidUsage, Some("all_reduce"), Some(1)));
+    assert!(error.to_string().contains("ranks 0 and 1 of one communicator make calls on one stream"), "{error}");
+    // rank 0's second call would lie before rank 1's first, and wait for its own first, which waits for that
+    let crossed = group(|| {
+        call(0, 0, 0)?;
+        call(0, 1, 1)?;
+        call(1, 2, 1)?;
+        call(1, 3, 0)
+    });
+    assert_eq!(crossed.unwrap_err().kind(), ErrorKind::InvalidUsage);
+    // both streams hold calls of both ranks, in an order that works
+    group(|| {
+        buffers.iter().try_for_each(|buffer| buffer.copy_from_host(&[3; 3]))?;
+        call(0, 0, 0)?;
+        call(1, 1, 1)?;
+        call(1, 2, 0)?;
+        call(0, 3, 1)
+    })
+    .unwrap();
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+    assert!(buffers.iter().all(|buffer| buffer.to_vec().unwrap() == [6; 3]));
 }
 
 #[test]

@@ -14,14 +14,15 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use self::ranges::Ranges;
 use super::region::Region;
+use crate::fork::Mark;
 
 /// A process's arena.
 #[derive(Debug)]
 pub(crate) struct Arena {
     region: Arc<Region>,
     free: Mutex<Ranges>,
-    /// The process that made it: a forked child has inherited it, but it is not the child's.
-    process: u32,
+    /// Of the process that made it: a forked child has inherited it, but it is not the child's.
+    mark: Mark,
 }
 
 /// Room that an arena has at least, or there is none.
@@ -34,15 +35,14 @@ impl Arena {
     pub fn of_process() -> Result<&'static Arena, &'static str> {
         static ARENA: OnceLock<Result<Arena, String>> = OnceLock::new();
         let arena = ARENA.get_or_init(Arena::new).as_ref().map_err(String::as_str)?;
-        if arena.process == std::process::id() {
-            Ok(arena)
-        } else {
-            Err("this process was forked from the one whose buffers can be shared")
+        if arena.mark.is_gone() {
+            return Err("this process was forked from the one whose buffers can be shared");
         }
+        Ok(arena)
     }
 
     /// As much as the machine has memory, and less where addresses are short.
-    fn new() -> Result<Arena, String> {
+    pub fn new() -> Result<Arena, String> {
         let info = rustix::system::sysinfo();
         let memory = usize::try_from(info.totalram).unwrap_or(usize::MAX).saturating_mul(info.mem_unit as usize);
         let mut bytes = memory.max(LEAST_BYTES).next_power_of_two();
@@ -59,8 +59,7 @@ impl Arena {
         loop {
             match Region::shared(bytes) {
                 Ok(region) => {
-                    let (free, process) = (Mutex::new(Ranges::new(bytes)), std::process::id());
-                    return Ok(Arena { region, free, process });
+                    return Ok(Arena { region, free: Mutex::new(Ranges::new(bytes)), mark: Mark::new() });
                 }
                 Err(rustix::io::Errno::NOMEM) if bytes / 2 >= LEAST_BYTES => bytes /= 2,
                 Err(error) => return Err(format!("no memory can be shared: {error}")),
@@ -75,7 +74,7 @@ impl Arena {
 
     /// Gives back what was [taken](Self::take), once nobody uses it.
     pub fn give_back(&self, range: Range<usize>) {
-        if self.process != std::process::id() {
+        if self.mark.is_gone() {
             // it is the parent's
             return;
         }
@@ -136,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_neither_takes_nor_gives_back() {
-        let inherited = Arena { process: 1, ..Arena::new().unwrap() };
+        let inherited = Arena { mark: Mark::of_another(), ..Arena::new().unwrap() };
         let range = inherited.take(100).unwrap();
         // SAFETY: the range was taken
         unsafe { inherited.at(range.start).write(9) };

@@ -45,7 +45,8 @@ impl<T: Element> DeviceBuffer<T> {
     ///
     /// # Errors
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) when `from` has not as many elements as the buffer;
-    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator.
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator;
+    /// [`Remote`](ErrorKind::Remote) when a rank of another process fell silent that may still write here.
     pub fn copy_from_host(&self, from: &[T]) -> Result<()> {
         self.same_length("copy_from_host", from.len())?;
         let _use = Use::by_host(&self.allocation, true).map_err(|error| error.in_call("copy_from_host"))?;
@@ -58,7 +59,8 @@ impl<T: Element> DeviceBuffer<T> {
     ///
     /// # Errors
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) when `to` has not as many elements as the buffer;
-    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator.
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator;
+    /// [`Remote`](ErrorKind::Remote) when a rank of another process fell silent that may still write here.
     pub fn copy_to_host(&self, to: &mut [T]) -> Result<()> {
         self.same_length("copy_to_host", to.len())?;
         let _use = Use::by_host(&self.allocation, false).map_err(|error| error.in_call("copy_to_host"))?;
@@ -70,7 +72,8 @@ impl<T: Element> DeviceBuffer<T> {
     /// All elements.
     ///
     /// # Errors
-    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator.
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator;
+    /// [`Remote`](ErrorKind::Remote) when a rank of another process fell silent that may still write here.
     pub fn to_vec(&self) -> Result<Vec<T>> {
         let _use = Use::by_host(&self.allocation, false).map_err(|error| error.in_call("to_vec"))?;
         // SAFETY: the range is in the allocation and initialised (memory starts zeroed, every pattern is valid); no

@@ -8,12 +8,11 @@ mod users;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 pub use self::users::LAST_STREAM;
-use self::users::{HOST, Refusal, Users};
+use self::users::{Refusal, User, Users};
 use super::Device;
 use super::arena::Arena;
 use super::host::wait::Backoff;
@@ -27,9 +26,8 @@ pub(crate) struct Allocation {
     bytes: usize,
     place: Place,
     device: Device,
+    /// Closed when somebody may still write here whom nobody can wait for.
     users: Users,
-    /// Whether somebody may still write here whom nobody can wait for.
-    quarantined: AtomicBool,
 }
 
 /// Where an allocation's memory comes from.
@@ -49,13 +47,17 @@ unsafe impl Sync for Allocation {}
 impl Allocation {
     /// At least one byte.
     pub fn new(device: &Device, bytes: usize) -> Result<Arc<Allocation>> {
-        let in_arena = Arena::of_process().ok().and_then(|arena| Some((arena, arena.take(bytes)?)));
+        Allocation::new_in(Arena::of_process().ok(), device, bytes)
+    }
+
+    /// In `arena` if there is room.
+    fn new_in(arena: Option<&'static Arena>, device: &Device, bytes: usize) -> Result<Arc<Allocation>> {
+        let in_arena = arena.and_then(|arena| Some((arena, arena.take(bytes)?)));
         let (base, place) = match in_arena {
             Some((arena, range)) => (arena.at(range.start), Place::Arena(arena, range)),
             None => (map(device, bytes.max(1))?, Place::Private),
         };
-        let (device, users, quarantined) = (device.clone(), Users::default(), AtomicBool::new(false));
-        Ok(Arc::new(Allocation { base, bytes: bytes.max(1), place, device, users, quarantined }))
+        Ok(Arc::new(Allocation { base, bytes: bytes.max(1), place, device: device.clone(), users: Users::default() }))
     }
 
     pub fn base(&self) -> *mut u8 {
@@ -71,17 +73,24 @@ impl Allocation {
     #[cold]
     fn refused(&self, refusal: Refusal) -> Error {
         let device = &self.device;
-        let (seen, hint) = match refusal {
+        let (kind, seen, hint) = match refusal {
             Refusal::InUse => (
+                ErrorKind::InvalidUsage,
                 format!("a buffer of {device} is still in use by a call on another stream"),
                 "synchronize that stream first, or give each stream an allocation of its own",
             ),
             Refusal::TooMany => (
+                ErrorKind::InvalidUsage,
                 format!("so many calls that use a buffer of {device} are queued that no more can be counted"),
                 "synchronize their stream first",
             ),
+            Refusal::Closed => (
+                ErrorKind::Remote,
+                format!("a buffer of {device} may still be written by a rank that fell silent in the midst of a call"),
+                "allocate another buffer; this one's memory is not used again",
+            ),
         };
-        Error::new(ErrorKind::InvalidUsage, seen).hint(hint)
+        Error::new(kind, seen).hint(hint)
     }
 }
 
@@ -89,7 +98,7 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         match &self.place {
             // it is never handed out again
-            _ if *self.quarantined.get_mut() => {}
+            _ if self.users.is_closed() => {}
             Place::Arena(arena, range) => arena.give_back(range.clone()),
             Place::Private => {
                 // SAFETY: the mapping is ours, and nobody has a reference any more
@@ -126,6 +135,7 @@ fn prefer_huge_pages(base: *mut u8, bytes: usize) {
 #[derive(Debug)]
 pub(crate) struct Use {
     allocation: Arc<Allocation>,
+    user: User,
     writes: bool,
 }
 
@@ -133,8 +143,9 @@ impl Use {
     /// A use by a call on `stream`.
     #[inline]
     pub fn by_stream(allocation: Arc<Allocation>, stream: u32, writes: bool) -> Result<Use> {
-        match allocation.users.enter(stream, writes) {
-            Ok(()) => Ok(Use { allocation, writes }),
+        let user = User::Stream(stream);
+        match allocation.users.enter(user, writes) {
+            Ok(()) => Ok(Use { allocation, user, writes }),
             Err(refusal) => Err(allocation.refused(refusal)),
         }
     }
@@ -143,27 +154,31 @@ impl Use {
     ///
     /// # Errors
     /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a forked child: the memory is the parent's, and so are the threads
-    /// that would end the calls.
+    /// that would end the calls. [`Remote`](ErrorKind::Remote) when the memory is [quarantined](Self::quarantine).
     pub fn by_host(allocation: &Arc<Allocation>, writes: bool) -> Result<Use> {
         fork::refuse_child()?;
-        let mut backoff = Backoff::new();
-        while allocation.users.enter(HOST, writes).is_err() {
-            backoff.wait();
+        let (user, mut backoff) = (User::Host, Backoff::new());
+        loop {
+            match allocation.users.enter(user, writes) {
+                Ok(()) => return Ok(Use { allocation: allocation.clone(), user, writes }),
+                Err(refusal @ Refusal::Closed) => return Err(allocation.refused(refusal)),
+                Err(Refusal::InUse | Refusal::TooMany) => backoff.wait(),
+            }
         }
-        Ok(Use { allocation: allocation.clone(), writes })
     }
-}
 
-impl Use {
-    /// Says that a rank may still write here, some day, that nobody can wait for.
+    /// Says that a rank may still write here, some day, that nobody can wait for, if this use lets it: then nobody may
+    /// use the memory any more, and it is never handed out again.
     pub fn quarantine(&self) {
-        self.allocation.quarantined.store(true, Ordering::Relaxed);
+        if self.writes {
+            self.allocation.users.close();
+        }
     }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
-        self.allocation.users.leave(self.writes);
+        self.allocation.users.leave(self.user, self.writes);
     }
 }
 
@@ -171,33 +186,107 @@ impl Drop for Use {
 mod tests {
     use super::*;
 
-    fn may(users: &Users, stream: u32, writes: bool) -> bool {
-        users.enter(stream, writes).is_ok()
+    const ONE: User = User::Stream(1);
+    const TWO: User = User::Stream(2);
+
+    fn may(users: &Users, user: User, writes: bool) -> bool {
+        users.enter(user, writes).is_ok()
     }
 
     #[test]
     fn one_stream_may_pile_up_uses_and_another_may_only_share_reading() {
         let users = Users::default();
-        assert!(may(&users, 1, true) && may(&users, 1, false) && may(&users, 1, true));
-        assert!(!may(&users, 2, false) && !may(&users, 2, true) && !may(&users, HOST, false));
-        users.leave(true);
-        users.leave(true);
-        assert!(may(&users, 2, false), "both only read");
-        assert!(!may(&users, 2, true) && !may(&users, 1, true), "nobody may write what several read");
-        assert!(may(&users, HOST, false));
-        for _ in 0..3 {
-            users.leave(false);
-        }
-        assert!(may(&users, 2, true), "nobody is left");
+        assert!(may(&users, ONE, true) && may(&users, ONE, false) && may(&users, ONE, true));
+        assert!(!may(&users, TWO, false) && !may(&users, TWO, true) && !may(&users, User::Host, false));
+        users.leave(ONE, true);
+        users.leave(ONE, true);
+        assert!(may(&users, TWO, false), "both only read");
+        assert!(!may(&users, TWO, true) && !may(&users, ONE, true), "nobody may write what several read");
+        assert!(may(&users, User::Host, false));
+        users.leave(ONE, false);
+        users.leave(TWO, false);
+        assert!(!may(&users, TWO, true), "nobody may write what the caller reads");
+        users.leave(User::Host, false);
+        assert!(may(&users, TWO, true), "nobody is left");
     }
 
     #[test]
     fn the_caller_does_not_join_its_own_write() {
         let users = Users::default();
-        assert!(may(&users, HOST, true));
-        assert!(!may(&users, HOST, true) && !may(&users, HOST, false));
-        users.leave(true);
-        assert!(may(&users, HOST, false));
+        assert!(may(&users, User::Host, true));
+        assert!(!may(&users, User::Host, true) && !may(&users, User::Host, false) && !may(&users, ONE, false));
+        users.leave(User::Host, true);
+        assert!(may(&users, User::Host, false));
+    }
+
+    #[test]
+    fn a_stream_is_still_known_when_the_caller_has_read_beside_it() {
+        let users = Users::default();
+        assert!(may(&users, ONE, false) && may(&users, User::Host, false) && may(&users, ONE, false));
+        assert!(!may(&users, ONE, true), "the caller reads");
+        users.leave(User::Host, false);
+        assert!(may(&users, ONE, true), "only the stream's own calls are left");
+        for writes in [false, false, true] {
+            users.leave(ONE, writes);
+        }
+        assert!(may(&users, User::Host, true), "nobody is left");
+    }
+
+    #[test]
+    fn callers_that_cannot_be_counted_are_told_so_and_harm_no_other_count() {
+        let users = Users::default();
+        let readers = (0..).take_while(|_| may(&users, User::Host, false)).count();
+        assert_eq!((readers, users.enter(User::Host, false)), (127, Err(Refusal::TooMany)));
+        assert!(may(&users, ONE, false), "the stream has a count of its own");
+        (0..readers).for_each(|_| users.leave(User::Host, false));
+        assert!(may(&users, ONE, true) && !may(&users, TWO, false));
+    }
+
+    #[test]
+    fn quarantined_memory_is_neither_used_nor_handed_out_again() {
+        let arena: &'static Arena = Box::leak(Box::new(Arena::new().unwrap()));
+        let new = || Allocation::new_in(Some(arena), &Device::host(5), 100_000).unwrap();
+        let (buffer, input) = (new(), new());
+        let uses = [(&input, false), (&buffer, true)].map(|(a, writes)| Use::by_stream(a.clone(), 1, writes).unwrap());
+        uses.iter().for_each(Use::quarantine);
+        let refused = |used: Result<Use>| {
+            let error = used.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Remote);
+            assert!(error.to_string().contains("a buffer of host device 5 may still be written"), "{error}");
+        };
+        // before the call is over and after it
+        for _ in 0..2 {
+            for writes in [false, true] {
+                refused(Use::by_stream(buffer.clone(), 1, writes));
+                refused(Use::by_host(&buffer, writes));
+            }
+        }
+        drop(uses);
+        refused(Use::by_host(&buffer, false));
+        Use::by_host(&input, true).expect("a rank that only reads here does no harm");
+        let (tainted, clean) = (buffer.base() as usize, input.base() as usize);
+        drop((buffer, input));
+        let others: Vec<_> = (0..50).map(|_| new()).collect();
+        let has = |base: usize| others.iter().any(|other| (other.base() as usize).abs_diff(base) < 100_000);
+        assert!(has(clean) && !has(tainted));
+    }
+
+    #[test]
+    fn without_room_in_the_arena_memory_is_of_this_process_alone() {
+        let arena: &'static Arena = Box::leak(Box::new(Arena::new().unwrap()));
+        let all = arena.take(arena.bytes()).unwrap();
+        let outside = Allocation::new_in(Some(arena), &Device::host(0), 10_000).unwrap();
+        assert_eq!(arena.offset_of(outside.base()), None);
+        {
+            let _use = Use::by_host(&outside, true).unwrap();
+            // SAFETY: the allocation is as large, and nobody else uses it
+            let bytes = unsafe { std::slice::from_raw_parts_mut(outside.base(), 10_000) };
+            assert!(bytes.iter().all(|&byte| byte == 0));
+            bytes.fill(7);
+        }
+        arena.give_back(all);
+        let inside = Allocation::new_in(Some(arena), &Device::host(0), 10_000).unwrap();
+        assert!(arena.offset_of(inside.base()).is_some());
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Device {
     /// A new stream.
     ///
     /// # Errors
-    /// [`System`](crate::ErrorKind::System) when the process has some 16 million streams already.
+    /// [`System`](crate::ErrorKind::System) when the process has some 65 thousand streams already.
     pub fn stream(&self) -> Result<Stream> {
         Stream::new(self)
     }

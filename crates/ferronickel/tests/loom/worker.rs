@@ -42,15 +42,24 @@ impl Stream {
     /// Queues an item for the caller itself; for the worker only after the end.
     fn push(self: &Rc<Self>, item: u32) {
         if self.queue.push(item) {
-            self.worker.hasten(|| self.start());
+            self.see_off(|| self.start());
         }
     }
 
     /// What dropping the handle does.
     fn close(self: &Rc<Self>) {
+        self.close_with(|| self.start());
+    }
+
+    /// The same, where `start` makes the worker's thread or fails to.
+    fn close_with(&self, start: impl FnOnce() -> Option<Thread>) {
         self.queue.close();
-        if self.worker.exists() || self.queue.standing().stalled {
-            self.worker.summon(|| self.start());
+        self.see_off(start);
+    }
+
+    fn see_off(&self, start: impl FnOnce() -> Option<Thread>) {
+        if (self.worker.exists() || self.queue.standing().stalled) && !self.worker.summon(start) {
+            while self.queue.help(u64::MAX, |item| self.ran.push(item), || false) {}
         }
     }
 
@@ -125,6 +134,24 @@ fn what_is_queued_after_the_end_runs() {
 fn a_late_item_that_waits_for_nobody_is_caught() {
     late_calls(|stream, item| {
         stream.queue.push(item);
+    });
+}
+
+/// Two who see the stream off, where there is no thread to be had: one runs the items, the other waits for that.
+#[test]
+fn what_is_queued_runs_where_there_can_be_no_worker() {
+    explore(Fault::None, || {
+        let stream = Stream::new();
+        stream.queue.push(1);
+        let other = {
+            let stream = stream.clone();
+            thread::spawn(move || stream.close_with(|| None))
+        };
+        if stream.queue.push(2) {
+            stream.see_off(|| None);
+        }
+        other.join().unwrap();
+        assert_eq!(stream.ran.read(), [1, 2], "an item was left");
     });
 }
 

@@ -3,10 +3,10 @@
 //!
 //! It looks often enough that a launch lies some 20 µs. Where callers wait for what they queue it has nothing to find,
 //! and each look takes a processor from somebody who computes: after looks in vain it looks less often, down to every
-//! millisecond, until it finds something.
+//! millisecond, until it finds something. So the first launch that nobody waits for may lie for two milliseconds then.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -36,19 +36,22 @@ pub(super) fn notice() {
 }
 
 fn call() {
-    static DISPATCHER: OnceLock<Option<Thread>> = OnceLock::new();
-    let dispatcher = DISPATCHER.get_or_init(|| match threads::spawn("fnickel disp", dispatch) {
-        Ok(handle) => Some(handle.thread().clone()),
+    static DISPATCHER: Mutex<Option<Thread>> = Mutex::new(None);
+    let mut dispatcher = DISPATCHER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(dispatcher) = &*dispatcher {
+        return dispatcher.unpark();
+    }
+    match threads::spawn("fnickel disp", dispatch) {
+        Ok(handle) => *dispatcher = Some(handle.thread().clone()),
         Err(error) => {
-            crate::diagnostics::log::warn!(
-                -1,
-                "no thread for the dispatcher, streams run only when waited for: {error}"
-            );
-            None
+            // the next launch tries again
+            DOZE.lie_down();
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                let seen = "no thread for the dispatcher, streams run only when waited for until there is one";
+                crate::diagnostics::log::warn!(-1, "{seen}: {error}");
+            });
         }
-    });
-    if let Some(dispatcher) = dispatcher {
-        dispatcher.unpark();
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A call only queues its launch. Whoever then synchronizes the stream runs what is queued on its own thread, so
 //! that a small call that is waited for at once costs no change of thread. What nobody waits for is taken over by
-//! the stream's worker: at once when several ranks are driven by one thread ([`Shared::push_for_worker`]), else some
-//! 20 µs later, when the dispatcher notices it.
+//! the stream's worker: at once when several ranks are driven by one thread ([`Shared::push_for_worker`]), else when the
+//! dispatcher notices it: some 20 µs later, or up to two milliseconds after a spell in which every call was waited for.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,8 @@ use crate::fork;
 
 /// An ordered queue of calls on a device, which runs beside the caller.
 ///
-/// Dropping a stream does not wait for it: what is queued still runs.
+/// Dropping a stream does not wait for it: what is queued still runs. Only where the system gives the process no thread
+/// that could run it, whoever drops the stream does.
 pub struct Stream {
     shared: Arc<Shared>,
 }
@@ -75,16 +76,7 @@ impl Stream {
         // before anything that another thread may have held at the fork
         fork::refuse_child().map_err(|error| error.in_call("synchronize"))?;
         let shared = &*self.shared;
-        let mut backoff = Backoff::new();
-        // while another party has it: look a while, then sleep until it says that it is done
-        let looks_again = || {
-            let is_short = backoff.is_short();
-            if is_short {
-                backoff.wait();
-            }
-            is_short
-        };
-        if shared.queue.help(u64::MAX, |launch| shared.run(launch), looks_again) {
+        if shared.run_queued() {
             dispatcher::notice();
         }
         if !shared.failed.load(Ordering::Acquire) {
@@ -117,9 +109,7 @@ impl Drop for Stream {
             return;
         }
         self.shared.queue.close();
-        if self.shared.worker.exists() || self.shared.queue.standing().stalled {
-            self.shared.summon();
-        }
+        self.shared.see_off();
     }
 }
 
@@ -138,22 +128,45 @@ impl Shared {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a launch that the caller will most likely wait for itself.
-    pub fn push(self: &Arc<Self>, launch: Launch) {
+    /// Queues a launch that the caller will most likely wait for itself. Whether the stream was dropped before, while a
+    /// group held the call back: then it must be [seen off](Self::see_off) once the group is queued.
+    pub fn push(self: &Arc<Self>, launch: Launch) -> bool {
         self.eager.store(false, Ordering::Relaxed);
-        if self.queue.push(launch) {
-            // the stream was dropped while the call was held back by a group: only a worker keeps the queue alive now
-            self.worker.hasten(|| self.start_worker());
-        }
+        let closed = self.queue.push(launch);
         dispatcher::notice();
+        closed
     }
 
-    /// Queues a launch that the caller cannot run itself, since it has others to run at the same time.
-    pub fn push_for_worker(self: &Arc<Self>, launch: Launch) {
+    /// The same for a launch that the caller cannot run itself, since it has others to run at the same time.
+    pub fn push_for_worker(self: &Arc<Self>, launch: Launch) -> bool {
         self.eager.store(true, Ordering::Relaxed);
-        self.queue.push(launch);
+        let closed = self.queue.push(launch);
         self.worker.hasten(|| self.start_worker());
         dispatcher::notice();
+        closed
+    }
+
+    /// After the handle is gone: nobody else will wait for what is queued, and nothing but a worker keeps the queue
+    /// alive. It is run here if there can be no worker.
+    pub fn see_off(self: &Arc<Self>) {
+        if (self.worker.exists() || self.queue.standing().stalled) && !self.summon() {
+            // and what comes meanwhile, whose caller finds somebody at work
+            while self.run_queued() {}
+        }
+    }
+
+    /// Runs what is queued so far, or waits while another party does. Whether more may lie still.
+    fn run_queued(&self) -> bool {
+        let mut backoff = Backoff::new();
+        // while another party has it: look a while, then sleep until it says that it is done
+        let looks_again = || {
+            let is_short = backoff.is_short();
+            if is_short {
+                backoff.wait();
+            }
+            is_short
+        };
+        self.queue.help(u64::MAX, |launch| self.run(launch), looks_again)
     }
 
     /// The number of finished launches if one waits and nobody runs it.
@@ -167,9 +180,9 @@ impl Shared {
         self.queue.standing().queued
     }
 
-    /// Calls the worker, or makes one.
-    pub fn summon(self: &Arc<Self>) {
-        self.worker.summon(|| self.start_worker());
+    /// Calls the worker, or makes one. Whether there is one.
+    pub fn summon(self: &Arc<Self>) -> bool {
+        self.worker.summon(|| self.start_worker())
     }
 
     fn start_worker(self: &Arc<Self>) -> Option<Thread> {

@@ -17,20 +17,24 @@ impl Worker {
     /// Makes sure that the worker sees what was queued; `start` makes the thread.
     #[inline(always)]
     pub fn hasten(&self, start: impl FnOnce() -> Option<Thread>) {
-        self.doze.wake(|| self.summon(start));
+        self.doze.wake(|| {
+            self.summon(start);
+        });
     }
 
-    /// Calls the worker, whether it sleeps or not, or makes one with `start`.
-    pub fn summon(&self, start: impl FnOnce() -> Option<Thread>) {
+    /// Calls the worker, whether it sleeps or not, or makes one with `start`. Whether there is one.
+    pub fn summon(&self, start: impl FnOnce() -> Option<Thread>) -> bool {
         let mut thread = lock(&self.thread);
         if let Some(thread) = &*thread {
-            return thread.unpark();
+            thread.unpark();
+            return true;
         }
         *thread = start();
         if thread.is_none() {
             // the next who hastens it tries again
             self.doze.lie_down();
         }
+        thread.is_some()
     }
 
     /// Whether there is a thread.

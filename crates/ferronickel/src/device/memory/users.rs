@@ -2,24 +2,49 @@
 
 use crate::device::host::sync::{AtomicU64, Ordering};
 
-/// The number that stands for the caller's own thread in place of a stream's.
-pub const HOST: u32 = 0;
+/// The largest number that a stream may have. They begin at one.
+pub const LAST_STREAM: u32 = SEVERAL - 1;
+/// The number that stands for a caller's own thread that writes.
+const HOST: u32 = 0;
 /// The number that stands for several streams, all of which only read.
 const SEVERAL: u32 = (1 << STREAM_BITS) - 1;
-/// The largest number that a stream may have.
-pub const LAST_STREAM: u32 = SEVERAL - 1;
 
-/// Bits of a stream's number.
-const STREAM_BITS: u32 = 24;
-/// Bits of each count: a program that never synchronizes runs out of memory for its queued calls at about the same
-/// time.
+/// Bits of a stream's number: more streams than a process may have threads.
+const STREAM_BITS: u32 = 16;
+/// Bits of the counts of writers and of readers: a program that never synchronizes runs out of memory for its queued
+/// calls at about the same time.
 const COUNT_BITS: u32 = 20;
-/// The most readers, and the most writers, at a time.
-const MOST: u64 = (1 << COUNT_BITS) - 1;
+/// Bits of the count of callers' threads that read at the same time: more of them wait for each other.
+const HOST_COUNT_BITS: u32 = 7;
 
-/// Users of an allocation: the stream in the upper bits, then the number of writers, then that of readers.
+/// Where each field of the word begins.
+const STREAM: u32 = 64 - STREAM_BITS;
+const WRITERS: u32 = STREAM - COUNT_BITS;
+const READERS: u32 = WRITERS - COUNT_BITS;
+const HOST_READERS: u32 = READERS - HOST_COUNT_BITS;
+/// Set for good: nobody may use it any more.
+const CLOSED: u64 = 1;
+const _: () = assert!(HOST_READERS == 1, "the fields fill the word");
+
+/// The most that a count of so many bits holds.
+const fn most(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+/// Users of an allocation, in one word: the stream, the number of writers, of readers, and of callers' threads that
+/// read; whether it is closed. Callers that read are counted apart, so that the stream whose readers they join is
+/// still known when they have gone.
 #[derive(Default, Debug)]
 pub struct Users(AtomicU64);
+
+/// Who uses an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum User {
+    /// A call on the stream with this number.
+    Stream(u32),
+    /// A caller's own thread.
+    Host,
+}
 
 /// Why somebody may not use an allocation now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,36 +53,26 @@ pub enum Refusal {
     InUse,
     /// More uses than can be counted would be registered.
     TooMany,
+    /// Nobody may use it any more.
+    Closed,
+}
+
+impl User {
+    /// What one use of this kind adds to the word.
+    fn one(self, writes: bool) -> u64 {
+        match (self, writes) {
+            (_, true) => 1 << WRITERS,
+            (User::Stream(_), false) => 1 << READERS,
+            (User::Host, false) => 1 << HOST_READERS,
+        }
+    }
 }
 
 impl Users {
-    const READER: u64 = 1;
-    const WRITER: u64 = 1 << COUNT_BITS;
-
     /// Registers a user, unless it may not join those that are there.
-    pub fn enter(&self, stream: u32, writes: bool) -> Result<(), Refusal> {
-        debug_assert!(stream <= LAST_STREAM);
+    pub fn enter(&self, user: User, writes: bool) -> Result<(), Refusal> {
         let mut refusal = Refusal::InUse;
-        let joined = |now: u64| {
-            let (owner, counts) = ((now >> (2 * COUNT_BITS)) as u32, now & ((1 << (2 * COUNT_BITS)) - 1));
-            let (writers, readers) = (counts >> COUNT_BITS, counts & MOST);
-            let alone = writers + readers == 0;
-            let same = owner == stream && stream != HOST;
-            let owner = match () {
-                () if alone || same => stream,
-                () if !writes && writers == 0 => SEVERAL,
-                () => {
-                    refusal = Refusal::InUse;
-                    return None;
-                }
-            };
-            if (if writes { writers } else { readers }) == MOST {
-                refusal = Refusal::TooMany;
-                return None;
-            }
-            let counts = counts + if writes { Self::WRITER } else { Self::READER };
-            Some((owner as u64) << (2 * COUNT_BITS) | counts)
-        };
+        let joined = |now: u64| joined(now, user, writes).map_err(|why| refusal = why).ok();
         match self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, joined) {
             Ok(_) => Ok(()),
             Err(_) => Err(refusal),
@@ -65,7 +80,47 @@ impl Users {
     }
 
     /// Ends a use.
-    pub fn leave(&self, writes: bool) {
-        self.0.fetch_sub(if writes { Self::WRITER } else { Self::READER }, Ordering::Release);
+    pub fn leave(&self, user: User, writes: bool) {
+        self.0.fetch_sub(user.one(writes), Ordering::Release);
     }
+
+    /// Lets nobody in from now on. By somebody who is inside, so that whoever comes next sees it.
+    pub fn close(&self) {
+        self.0.fetch_or(CLOSED, Ordering::Relaxed);
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & CLOSED != 0
+    }
+}
+
+/// The word with one more user.
+fn joined(now: u64, user: User, writes: bool) -> Result<u64, Refusal> {
+    let field = |begin: u32, bits: u32| now >> begin & most(bits);
+    let owner = (now >> STREAM) as u32;
+    let (writers, readers) = (field(WRITERS, COUNT_BITS), field(READERS, COUNT_BITS));
+    let host_readers = field(HOST_READERS, HOST_COUNT_BITS);
+    if now & CLOSED != 0 {
+        return Err(Refusal::Closed);
+    }
+    let no_stream = writers + readers == 0;
+    let owner = match user {
+        // whoever reads by hand is in the way of every writer
+        _ if writes && host_readers > 0 => return Err(Refusal::InUse),
+        User::Host if writes && no_stream => HOST,
+        User::Host if !writes && writers == 0 => owner,
+        User::Stream(stream) if no_stream || owner == stream => stream,
+        User::Stream(_) if !writes && writers == 0 => SEVERAL,
+        _ => return Err(Refusal::InUse),
+    };
+    let (count, bits) = match (user, writes) {
+        (_, true) => (writers, COUNT_BITS),
+        (User::Stream(_), false) => (readers, COUNT_BITS),
+        (User::Host, false) => (host_readers, HOST_COUNT_BITS),
+    };
+    if count == most(bits) {
+        return Err(Refusal::TooMany);
+    }
+    Ok((now & most(STREAM) | (owner as u64) << STREAM) + user.one(writes))
 }

@@ -120,6 +120,10 @@ impl AtomicU64 {
         self.0.fetch_sub(value, both(order))
     }
 
+    pub fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_or(value, both(order))
+    }
+
     pub fn fetch_update(
         &self,
         success: Ordering,
