@@ -84,10 +84,15 @@ impl Failure {
     /// Says it on standard error, in the name of `program`.
     pub fn say(&self, program: &str) {
         if !self.message.is_empty() {
-            // There is nowhere else to say it.
-            let _ = writeln!(io::stderr(), "{program}: {self}");
+            say(format_args!("{program}: {self}"));
         }
     }
+}
+
+/// Writes a line on standard error, in one piece: other processes write there too. Whoever closed it does not want to
+/// know.
+pub fn say(line: impl fmt::Display) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 impl fmt::Display for Failure {

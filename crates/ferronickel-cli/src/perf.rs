@@ -28,7 +28,7 @@ use ferronickel::Config;
 pub use self::options::Options;
 use self::processes::Processes;
 use self::settings::Settings;
-use crate::exit::Failure;
+use crate::exit::{Failure, say};
 
 /// Runs `perf all-reduce`.
 pub fn all_reduce(options: Options, program: &str) -> Result<(), Failure> {
@@ -36,8 +36,7 @@ pub fn all_reduce(options: Options, program: &str) -> Result<(), Failure> {
     let config = Config::from_environment();
     let processes = Processes::find(&config)?;
     for note in settings.notes.iter().filter(|_| processes.reports()) {
-        // Whoever closed standard error does not want the note.
-        let _ = writeln!(io::stderr(), "{program}: {note}");
+        say(format_args!("{program}: {note}"));
     }
     let (mut stdout, mut sink) = (io::stdout(), io::sink());
     let out: &mut (dyn Write + Send) = if processes.reports() { &mut stdout } else { &mut sink };

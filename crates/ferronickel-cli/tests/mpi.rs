@@ -45,8 +45,8 @@ fn a_verdict_is_said_once_and_is_the_exit_code() {
 
 #[test]
 fn a_time_limit_is_said_once_and_is_the_exit_code() {
-    under_each("-b 64M -e 64M -w 0 -n 4000 -c 0 -T 1", None, |launcher, done| {
-        let times = done.err.matches("Test timeout (1s)").count();
+    under_each("-b 64M -e 64M -w 0 -n 4000 -c 0 -T 3", None, |launcher, done| {
+        let times = done.err.matches("Test timeout (3s)").count();
         assert_eq!((done.code, times), (Some(4), 1), "{launcher}: {done:?}");
     });
 }

@@ -2,9 +2,13 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::{Done, command, run};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// Runs `perf all-reduce` with these options in so many processes.
 fn perf_in(processes: u32, options: &str) -> Done {
@@ -92,7 +96,7 @@ fn perf_program() -> String {
 fn what_all_know_is_said_once() {
     for (script, text, code) in [
         ("NCCL_TESTS_MIN_BW=1e9 exec PERF -b 8 -e 8 -n 2", "is below 90% of NCCL_TESTS_MIN_BW", 7),
-        ("exec PERF -b 64M -e 64M -w 0 -n 4000 -c 0 -T 1", "Test timeout (1s)", 4),
+        ("exec PERF -b 64M -e 64M -w 0 -n 4000 -c 0 -T 3", "Test timeout (3s)", 4),
         ("exec PERF -b 8 -e 8 -n $((5+$FERRONICKEL_RANK))", "started with other options than process 0", 6),
         ("exec PERF -b 1000T -e 1000T", "of memory that are available", 6),
         ("exec PERF -b 8 -e 8 -R 1", "nothing to register", 0),
@@ -118,12 +122,18 @@ fn what_one_knows_is_said_once_and_ends_all() {
 
 #[test]
 fn a_time_limit_is_said_though_the_process_that_reports_is_stopped() {
-    let script = format!(
-        "if [ $FERRONICKEL_RANK = 0 ]; then (sleep 1; kill -STOP $$) & fi; exec {} -b 1M -e 1M -N 0 -T 1",
-        perf_program()
-    );
-    let done = run(command("run -n 2 --grace 1 -- sh -c").arg(script));
-    assert_eq!((done.code, done.err.matches("Test timeout (1s)").count()), (Some(4), 1), "{done:?}");
+    let line = format!("run -n 2 --grace 1 -- {} -b 1M -e 1M -N 0 -T 2", perf_program());
+    let mut launcher = command(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let device = lines.find(|line| line.starts_with("#  Rank  0 ")).expect("a line for rank 0");
+    let pid = device.split_whitespace().nth(6).unwrap().parse().unwrap();
+    // From the first row on all are measuring.
+    lines.find(|line| line.starts_with("     1048576 ")).expect("a row");
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    assert_eq!(lines.filter(|line| line.contains("concluded")).count(), 0);
+    let output = launcher.wait_with_output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), err.matches("Test timeout (2s)").count()), (Some(4), 1), "{err}");
 }
 
 #[test]

@@ -2,6 +2,10 @@
 
 mod common;
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
 use common::{command, plain, run};
 
 #[test]
@@ -63,6 +67,22 @@ fn wrong_values_are_named() {
         for word in words {
             assert!(message.contains(word), "{args}: {word} is missing in {message}");
         }
+    }
+}
+
+#[test]
+fn what_is_said_is_written_in_one_piece() {
+    // of which every packet is one call
+    let itself = env!("CARGO_BIN_EXE_ferronickel");
+    for args in ["perf all-reduce -b x".to_owned(), "run -n 1 false".to_owned(), format!("run -n 1 {itself} env --x")] {
+        let (ours, its) = UnixDatagram::pair().unwrap();
+        ours.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let status = command(&args).stderr(OwnedFd::from(its)).status().unwrap();
+        assert!(!status.success());
+        let mut packet = [0; 4096];
+        let length = ours.recv(&mut packet).unwrap();
+        let text = String::from_utf8_lossy(&packet[..length]);
+        assert!(text.starts_with("ferronickel") && text.ends_with('\n'), "{args}: {text:?}");
     }
 }
 

@@ -12,6 +12,9 @@ use crate::exit::Failure;
 /// More ranks than this in one process are a slip of the keyboard.
 const MOST_RANKS: u32 = 256;
 
+/// Times of more single iterations than this fill the memory rather than tell more.
+const MOST_TIMED: u32 = 10_000_000;
+
 /// How a call is awaited (`-z`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
@@ -70,6 +73,10 @@ impl Settings {
         if options.root >= i64::from(ranks) {
             let message = format!("-r {}: there is no such rank; the last one is {}", options.root, ranks - 1);
             return Err(Failure::usage(message));
+        }
+        if options.per_iteration && options.iterations > MOST_TIMED {
+            let message = format!("-n {}: -I keeps the time of every iteration", options.iterations);
+            return Err(Failure::usage(format!("{message}; at most {MOST_TIMED} would be right")));
         }
         if options.per_iteration && options.skip >= options.iterations {
             let message = format!("-K {} leaves none of {} iterations", options.skip, options.iterations);
@@ -256,6 +263,7 @@ mod tests {
             ("-t 257", "at most 256"),
             ("-r 2 -g 2", "-r 2: there is no such rank"),
             ("-I 1 -n 5 -K 5", "-K 5 leaves none"),
+            ("-I 1 -n 10000001", "at most 10000000"),
             ("-J results.txt", "results.txt: the name must end in .json"),
         ] {
             let message = refused(line, &[]);

@@ -1,12 +1,13 @@
 //! Waits for the ranks, passes signals on, and ends the rest when one fails.
 
-use std::io::{self, Write};
+use std::io;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
 
 use super::ranks::{End, Ranks};
 use super::signals::{Received, Signals};
+use crate::exit::say;
 
 /// What ends the others once one has failed.
 struct Ending {
@@ -50,8 +51,7 @@ pub fn supervise(ranks: &mut Ranks, signals: &Signals, grace: Duration) -> io::R
 fn first_failure(ended: &[(usize, nix::unistd::Pid, End)]) -> Option<End> {
     let failures = ended.iter().filter(|(_, _, end)| *end != End::Exited(0));
     let (rank, pid, end) = failures.min_by_key(|(_, _, end)| matches!(end, End::Exited(_)))?;
-    // Whoever closed standard error does not want to know.
-    let _ = writeln!(io::stderr(), "ferronickel run: rank {rank} (pid {pid}) {end}");
+    say(format_args!("ferronickel run: rank {rank} (pid {pid}) {end}"));
     Some(*end)
 }
 
@@ -59,7 +59,7 @@ fn say_killed(ranks: &Ranks, grace: Duration) {
     let left: Vec<_> = ranks.running().map(|rank| rank.to_string()).collect();
     let plural = if left.len() == 1 { "" } else { "s" };
     let (left, seconds) = (left.join(", "), grace.as_secs());
-    let _ = writeln!(io::stderr(), "ferronickel run: rank{plural} {left} did not end within {seconds} s; killed");
+    say(format_args!("ferronickel run: rank{plural} {left} did not end within {seconds} s; killed"));
 }
 
 fn forward(ranks: &Ranks, received: Received) -> io::Result<()> {
