@@ -5,11 +5,12 @@ mod init;
 mod report;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Config;
 use crate::device::context::RankContext;
+use crate::device::host::lock::{Guard, Lock};
 use crate::device::host::wait::Backoff;
 use crate::device::progress::{Failure, StartWatch};
 use crate::device::{BusId, Device};
@@ -17,7 +18,7 @@ use crate::diagnostics::decisions::Decision;
 use crate::diagnostics::log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
-use crate::plan::Planner;
+use crate::plan::{Plan, Planner};
 
 pub use crate::bootstrap::unique_id::UniqueId;
 
@@ -40,8 +41,27 @@ pub(crate) struct Inner {
     pub number: u64,
     pub config: Config,
     finalized: AtomicBool,
-    /// Calls made so far.
-    calls: Mutex<u64>,
+    calls: Lock<Calls>,
+}
+
+/// The calls of a rank.
+#[derive(Default)]
+pub(crate) struct Calls {
+    /// How many were made so far.
+    pub made: u64,
+    /// What was planned for the last size: programs make the same call again and again.
+    planned: Option<(usize, Plan)>,
+}
+
+impl Calls {
+    /// The plan for a call of `bytes` bytes.
+    #[inline]
+    pub fn plan(&mut self, bytes: usize, planner: &Planner) -> Plan {
+        match self.planned {
+            Some((last, plan)) if last == bytes => plan,
+            _ => self.planned.insert((bytes, planner.all_reduce(bytes))).1,
+        }
+    }
 }
 
 impl Communicator {
@@ -169,14 +189,15 @@ impl Inner {
 
     /// Says that this rank makes no more calls. Returns how many it has made.
     fn depart(&self) -> u64 {
-        let calls = *self.calls();
+        let calls = self.calls().made;
         self.context.progress.depart(self.rank, calls);
         self.log_end("Destroy");
         calls
     }
 
-    pub(crate) fn calls(&self) -> MutexGuard<'_, u64> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub(crate) fn calls(&self) -> Guard<'_, Calls> {
+        self.calls.lock()
     }
 
     fn bus_id(&self) -> BusId {

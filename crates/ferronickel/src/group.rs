@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::communicator::Inner;
 use crate::device::host::stream::Shared;
 use crate::device::launch::Launch;
-use crate::device::{Allocation, Use};
+use crate::device::{Memory, Use};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{CallDescription, DataType, RedOp};
 
@@ -23,15 +23,17 @@ pub(crate) struct Call {
     pub count: usize,
     pub send: *const u8,
     pub receive: *mut u8,
-    /// The memory it uses, and whether it writes there. In place that is one piece.
-    pub buffers: [Option<(Arc<Allocation>, bool)>; 2],
 }
+
+/// The memory that a call uses, and whether it writes there. In place that is one piece.
+pub(crate) type Buffers<'a> = [Option<(&'a Memory, bool)>; 2];
 
 /// A call that waits for its group to end.
 struct Held {
     communicator: Arc<Inner>,
     stream: Arc<Shared>,
     call: Call,
+    buffers: [Option<(Memory, bool)>; 2],
 }
 
 /// The group that this thread is in.
@@ -121,21 +123,22 @@ pub(crate) fn is_open() -> bool {
 
 /// Queues a checked call, or keeps it until the group ends.
 #[inline]
-pub(crate) fn submit(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Result<Call>) -> Result<()> {
+pub(crate) fn submit(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Result<(Call, Buffers<'_>)>) -> Result<()> {
     if is_open() {
         return hold(communicator, stream, call);
     }
-    let mut call = call?;
-    let uses = call.take_uses(stream).map_err(|error| communicator.place(error, call.name))?;
+    let (call, buffers) = call?;
+    let uses = take_uses(&buffers, stream).map_err(|error| communicator.place(error, call.name))?;
     // the caller has the stream
     let _is_dropped = call.queue(communicator, stream, uses, false);
     Ok(())
 }
 
 #[cold]
-fn hold(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Result<Call>) -> Result<()> {
-    let call = call.or_else(refuse)?;
-    let held = Held { communicator: communicator.clone(), stream: stream.clone(), call };
+fn hold(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Result<(Call, Buffers<'_>)>) -> Result<()> {
+    let (call, buffers) = call.or_else(refuse)?;
+    let buffers = buffers.map(|buffer| buffer.map(|(memory, writes)| (memory.clone(), writes)));
+    let held = Held { communicator: communicator.clone(), stream: stream.clone(), call, buffers };
     GROUP.with_borrow_mut(|group| group.calls.push(held));
     Ok(())
 }
@@ -147,12 +150,12 @@ fn refuse<T>(error: Error) -> Result<T> {
 }
 
 /// Queues all, or none if one is refused.
-fn launch(mut calls: Vec<Held>) -> Result<()> {
+fn launch(calls: Vec<Held>) -> Result<()> {
     refuse_shared_streams(&calls)?;
-    let uses: Vec<_> = calls.iter_mut().map(Held::admit).collect::<Result<_>>()?;
+    let uses: Vec<_> = calls.iter().map(Held::admit).collect::<Result<_>>()?;
     let first = calls.first().map(|held| held.stream.clone());
     let mut dropped = Vec::new();
-    for (Held { communicator, stream, call }, uses) in calls.into_iter().zip(uses) {
+    for (Held { communicator, stream, call, .. }, uses) in calls.into_iter().zip(uses) {
         // The caller will wait for one of the streams and so run what is on it; nobody runs the others for it.
         let elsewhere = first.as_ref().is_some_and(|first| !Arc::ptr_eq(first, &stream));
         if call.queue(&communicator, &stream, uses, elsewhere) {
@@ -173,7 +176,7 @@ fn refuse_shared_streams(calls: &[Held]) -> Result<()> {
     for held in calls {
         let Held { communicator, call, .. } = held;
         let known = made.iter().position(|(known, _)| Arc::ptr_eq(known, communicator)).unwrap_or_else(|| {
-            made.push((communicator, *communicator.calls()));
+            made.push((communicator, communicator.calls().made));
             made.len() - 1
         });
         made[known].1 += 1;
@@ -208,30 +211,34 @@ impl Held {
     }
 
     /// Takes the call's buffers, if it can be carried out now: much may have happened since it was checked.
-    fn admit(&mut self) -> Result<Uses> {
-        let uses = self.communicator.usable().and_then(|()| self.call.take_uses(&self.stream));
+    fn admit(&self) -> Result<Uses> {
+        let buffers = self.buffers.each_ref().map(|buffer| buffer.as_ref().map(|(memory, writes)| (memory, *writes)));
+        let uses = self.communicator.usable().and_then(|()| take_uses(&buffers, &self.stream));
         uses.map_err(|error| self.communicator.place(error, self.call.name))
     }
 }
 
-impl Call {
-    /// Uses its buffers from now on, on `stream`.
-    #[inline]
-    fn take_uses(&mut self, stream: &Shared) -> Result<Uses> {
-        let using = |(allocation, writes)| Use::by_stream(allocation, stream.id(), writes);
-        let [send, receive] = std::mem::take(&mut self.buffers).map(|buffer| buffer.map(using).transpose());
-        Ok([send?, receive?])
-    }
+/// Uses a call's buffers from now on, on `stream`.
+#[inline]
+fn take_uses([send, receive]: &Buffers<'_>, stream: &Shared) -> Result<Uses> {
+    let using = |buffer: &Option<(&Memory, bool)>| match buffer {
+        Some((memory, writes)) => Use::by_stream(memory, stream.id(), *writes).map(Some),
+        None => Ok(None),
+    };
+    Ok([using(send)?, using(receive)?])
+}
 
+impl Call {
     /// Queues it. Whether its stream was dropped before.
     #[inline]
     fn queue(self, inner: &Inner, stream: &Arc<Shared>, uses: Uses, for_worker: bool) -> bool {
-        let plan = inner.planner.all_reduce(self.count * self.data_type.size_of());
+        let bytes = self.count * self.data_type.size_of();
         // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order
         // of their numbers, whichever threads make them.
         let mut calls = inner.calls();
-        *calls += 1;
-        inner.log_call(&self, stream.id(), &plan, *calls);
+        let plan = calls.plan(bytes, &inner.planner);
+        calls.made += 1;
+        inner.log_call(&self, stream.id(), &plan, calls.made);
         let launch = Launch {
             context: inner.context.clone(),
             kernel: plan.kernel,
@@ -241,7 +248,7 @@ impl Call {
             receive: self.receive,
             count: self.count,
             channels: plan.channels,
-            epoch: *calls,
+            epoch: calls.made,
             call: self.description.to_bits(),
             _uses: uses,
         };

@@ -12,6 +12,8 @@ mod device;
 mod doze;
 #[path = "loom/explore.rs"]
 mod explore;
+#[path = "loom/lock.rs"]
+mod lock;
 #[path = "loom/place.rs"]
 mod place;
 #[path = "loom/queue.rs"]

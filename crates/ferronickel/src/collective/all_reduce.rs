@@ -1,11 +1,9 @@
 //! All-reduce: every rank gets the reduction of every rank's elements.
 
-use std::sync::Arc;
-
 use crate::communicator::Communicator;
 use crate::device::{DeviceBuffer, Stream};
 use crate::error::{Error, ErrorKind, Result};
-use crate::group::{self, Call};
+use crate::group::{self, Buffers, Call};
 use crate::types::{CallDescription, Collective, Element, RedOp, ReductionKind};
 
 const NAME: &str = Collective::AllReduce.name();
@@ -37,13 +35,13 @@ impl Communicator {
         group::submit(self.inner(), stream.shared(), call.map_err(|error| self.inner().place(error, NAME)))
     }
 
-    fn checked_all_reduce<T: Element>(
+    fn checked_all_reduce<'a, T: Element>(
         &self,
-        send: &DeviceBuffer<T>,
-        receive: &DeviceBuffer<T>,
+        send: &'a DeviceBuffer<T>,
+        receive: &'a DeviceBuffer<T>,
         op: RedOp,
         stream: &Stream,
-    ) -> Result<Call> {
+    ) -> Result<(Call, Buffers<'a>)> {
         self.inner().usable()?;
         for (what, device) in [("send", send.device()), ("receive", receive.device()), ("stream", stream.device())] {
             if device != self.device() {
@@ -61,8 +59,9 @@ impl Communicator {
                 Error::new(ErrorKind::InvalidArgument, seen).hint("use the same range for both, or separate ones")
             );
         }
-        let in_place = Arc::ptr_eq(send.allocation(), receive.allocation());
-        Ok(Call {
+        let in_place = send.memory().is_same(receive.memory());
+        let buffers = [(!in_place).then_some((send.memory(), false)), Some((receive.memory(), true))];
+        let call = Call {
             name: NAME,
             description: CallDescription::new(
                 Collective::AllReduce,
@@ -76,11 +75,8 @@ impl Communicator {
             count: send.len(),
             send: send.as_ptr().cast(),
             receive: receive.as_ptr().cast_mut().cast(),
-            buffers: [
-                (!in_place).then(|| (send.allocation().clone(), false)),
-                Some((Arc::clone(receive.allocation()), true)),
-            ],
-        })
+        };
+        Ok((call, buffers))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Init: the ranks meet, choose roads, connect, and try what they connected.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::report::{InitTimings, log_interface, log_start};
@@ -16,6 +16,7 @@ use crate::config::{Config, Variable, variables};
 use crate::device::Device;
 use crate::device::arena::Arena;
 use crate::device::context::RankContext;
+use crate::device::host::lock::Lock;
 use crate::device::host::{threads, wait};
 use crate::device::progress::Failure;
 use crate::diagnostics::decisions::Decision;
@@ -296,7 +297,7 @@ impl Joining<'_> {
             number: id.public_number(),
             config: config.clone(),
             finalized: AtomicBool::new(false),
-            calls: Mutex::new(0),
+            calls: Lock::default(),
         };
         inner.log_connected(&roads, &layout, &self.peers, &self.interface);
         // nobody calls before everybody is ready

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Arc;
 
-use super::{Allocation, Device, Use};
+use super::{Device, Memory, Use};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Element;
 
@@ -13,7 +12,7 @@ use crate::types::Element;
 ///
 /// Reading and writing by the caller waits for the calls that use the memory, on whatever stream they are.
 pub struct DeviceBuffer<T> {
-    allocation: Arc<Allocation>,
+    memory: Memory,
     offset: usize,
     len: usize,
     element: PhantomData<T>,
@@ -25,8 +24,8 @@ impl<T: Element> DeviceBuffer<T> {
             let seen = format!("{len} elements of {} are more than an address can reach", T::DATA_TYPE);
             Error::new(ErrorKind::InvalidArgument, seen).in_call("alloc")
         })?;
-        let allocation = Allocation::new(device, bytes).map_err(|error| error.in_call("alloc"))?;
-        Ok(DeviceBuffer { allocation, offset: 0, len, element: PhantomData })
+        let memory = Memory::new(device, bytes).map_err(|error| error.in_call("alloc"))?;
+        Ok(DeviceBuffer { memory, offset: 0, len, element: PhantomData })
     }
 
     /// The elements in `range`, in the same memory.
@@ -49,7 +48,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// [`Remote`](ErrorKind::Remote) when a rank of another process fell silent that may still write here.
     pub fn copy_from_host(&self, from: &[T]) -> Result<()> {
         self.same_length("copy_from_host", from.len())?;
-        let _use = Use::by_host(&self.allocation, true).map_err(|error| error.in_call("copy_from_host"))?;
+        let _use = Use::by_host(&self.memory, true).map_err(|error| error.in_call("copy_from_host"))?;
         // SAFETY: the range is in the allocation, no call uses it, and a slice of the caller's is not part of it
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_mut_ptr(), self.len) };
         Ok(())
@@ -63,7 +62,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// [`Remote`](ErrorKind::Remote) when a rank of another process fell silent that may still write here.
     pub fn copy_to_host(&self, to: &mut [T]) -> Result<()> {
         self.same_length("copy_to_host", to.len())?;
-        let _use = Use::by_host(&self.allocation, false).map_err(|error| error.in_call("copy_to_host"))?;
+        let _use = Use::by_host(&self.memory, false).map_err(|error| error.in_call("copy_to_host"))?;
         // SAFETY: as in copy_from_host
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to.as_mut_ptr(), self.len) };
         Ok(())
@@ -75,7 +74,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a process forked from the one that had the communicator;
     /// [`Remote`](ErrorKind::Remote) when a rank of another process fell silent that may still write here.
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        let _use = Use::by_host(&self.allocation, false).map_err(|error| error.in_call("to_vec"))?;
+        let _use = Use::by_host(&self.memory, false).map_err(|error| error.in_call("to_vec"))?;
         // SAFETY: the range is in the allocation and initialised (memory starts zeroed, every pattern is valid); no
         // call writes it while `_use` lives
         Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }.to_vec())
@@ -91,7 +90,7 @@ impl<T: Element> DeviceBuffer<T> {
 
     fn as_mut_ptr(&self) -> *mut T {
         // SAFETY: offset and length were checked against the allocation
-        unsafe { self.allocation.base().cast::<T>().add(self.offset) }
+        unsafe { self.memory.base().cast::<T>().add(self.offset) }
     }
 
     /// Where the elements are.
@@ -113,17 +112,17 @@ impl<T> DeviceBuffer<T> {
 
     /// The device whose memory it is.
     pub fn device(&self) -> &Device {
-        self.allocation.device()
+        self.memory.device()
     }
 
-    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
-        &self.allocation
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 }
 
 impl<T> Clone for DeviceBuffer<T> {
     fn clone(&self) -> Self {
-        DeviceBuffer { allocation: self.allocation.clone(), offset: self.offset, len: self.len, element: PhantomData }
+        DeviceBuffer { memory: self.memory.clone(), offset: self.offset, len: self.len, element: PhantomData }
     }
 }
 

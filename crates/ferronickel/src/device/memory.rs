@@ -6,22 +6,29 @@
 
 mod users;
 
+use std::ops::Deref;
 use std::ops::Range;
-use std::sync::Arc;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 pub use self::users::LAST_STREAM;
-use self::users::{Refusal, User, Users};
+use self::users::{Entry, Refusal, User, Users};
 use super::Device;
 use super::arena::Arena;
 use super::host::wait::Backoff;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 
-/// Zeroed memory, aligned to a page, returned with the last reference.
+/// One owner of an allocation. Clones share it.
+#[derive(Debug)]
+pub(crate) struct Memory(NonNull<Allocation>);
+
+/// Zeroed memory, aligned to a page, returned when it has neither owners nor users.
 #[derive(Debug)]
 pub(crate) struct Allocation {
+    owners: AtomicUsize,
     base: *mut u8,
     bytes: usize,
     place: Place,
@@ -43,23 +50,66 @@ enum Place {
 unsafe impl Send for Allocation {}
 // SAFETY: as above
 unsafe impl Sync for Allocation {}
+// SAFETY: it leads to an allocation, which may be shared between threads and freed by any
+unsafe impl Send for Memory {}
+// SAFETY: as above
+unsafe impl Sync for Memory {}
 
-impl Allocation {
+impl Memory {
     /// At least one byte.
-    pub fn new(device: &Device, bytes: usize) -> Result<Arc<Allocation>> {
-        Allocation::new_in(Arena::of_process().ok(), device, bytes)
+    pub fn new(device: &Device, bytes: usize) -> Result<Memory> {
+        Memory::new_in(Arena::of_process().ok(), device, bytes)
     }
 
     /// In `arena` if there is room.
-    fn new_in(arena: Option<&'static Arena>, device: &Device, bytes: usize) -> Result<Arc<Allocation>> {
+    fn new_in(arena: Option<&'static Arena>, device: &Device, bytes: usize) -> Result<Memory> {
         let in_arena = arena.and_then(|arena| Some((arena, arena.take(bytes)?)));
         let (base, place) = match in_arena {
             Some((arena, range)) => (arena.at(range.start), Place::Arena(arena, range)),
             None => (map(device, bytes.max(1))?, Place::Private),
         };
-        Ok(Arc::new(Allocation { base, bytes: bytes.max(1), place, device: device.clone(), users: Users::default() }))
+        let (owners, bytes, device, users) = (AtomicUsize::new(1), bytes.max(1), device.clone(), Users::default());
+        let allocation = Box::new(Allocation { owners, base, bytes, place, device, users });
+        Ok(Memory(NonNull::from(Box::leak(allocation))))
     }
 
+    /// Whether both own the same allocation.
+    pub fn is_same(&self, other: &Memory) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Deref for Memory {
+    type Target = Allocation;
+
+    #[inline(always)]
+    fn deref(&self) -> &Allocation {
+        // SAFETY: an allocation lives as long as it has owners
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Clone for Memory {
+    fn clone(&self) -> Self {
+        // as with every reference count: nobody learns anything from it before it reaches zero
+        self.owners.fetch_add(1, Ordering::Relaxed);
+        Memory(self.0)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.owners.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            if self.users.abandon() {
+                // SAFETY: there are neither owners nor users, and either comes only from an owner
+                drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+            }
+        }
+    }
+}
+
+impl Allocation {
     pub fn base(&self) -> *mut u8 {
         self.base
     }
@@ -131,22 +181,24 @@ fn prefer_huge_pages(base: *mut u8, bytes: usize) {
     }
 }
 
-/// One use of an allocation, by a call or by the caller's own hand; ends when dropped.
+/// One use of an allocation, by a call or by the caller's own hand; ends when dropped. It keeps the allocation.
 #[derive(Debug)]
 pub(crate) struct Use {
-    allocation: Arc<Allocation>,
-    user: User,
-    writes: bool,
+    allocation: NonNull<Allocation>,
+    /// Taken when dropped.
+    entry: Option<Entry>,
 }
+
+// SAFETY: as for `Memory`
+unsafe impl Send for Use {}
 
 impl Use {
     /// A use by a call on `stream`.
     #[inline]
-    pub fn by_stream(allocation: Arc<Allocation>, stream: u32, writes: bool) -> Result<Use> {
-        let user = User::Stream(stream);
-        match allocation.users.enter(user, writes) {
-            Ok(()) => Ok(Use { allocation, user, writes }),
-            Err(refusal) => Err(allocation.refused(refusal)),
+    pub fn by_stream(memory: &Memory, stream: u32, writes: bool) -> Result<Use> {
+        match memory.users.enter(User::Stream(stream), writes) {
+            Ok(entry) => Ok(Use { allocation: memory.0, entry: Some(entry) }),
+            Err(refusal) => Err(memory.refused(refusal)),
         }
     }
 
@@ -155,30 +207,42 @@ impl Use {
     /// # Errors
     /// [`InvalidUsage`](ErrorKind::InvalidUsage) in a forked child: the memory is the parent's, and so are the threads
     /// that would end the calls. [`Remote`](ErrorKind::Remote) when the memory is [quarantined](Self::quarantine).
-    pub fn by_host(allocation: &Arc<Allocation>, writes: bool) -> Result<Use> {
+    pub fn by_host(memory: &Memory, writes: bool) -> Result<Use> {
         fork::refuse_child()?;
-        let (user, mut backoff) = (User::Host, Backoff::new());
+        let mut backoff = Backoff::new();
         loop {
-            match allocation.users.enter(user, writes) {
-                Ok(()) => return Ok(Use { allocation: allocation.clone(), user, writes }),
-                Err(refusal @ Refusal::Closed) => return Err(allocation.refused(refusal)),
+            match memory.users.enter(User::Host, writes) {
+                Ok(entry) => return Ok(Use { allocation: memory.0, entry: Some(entry) }),
+                Err(refusal @ Refusal::Closed) => return Err(memory.refused(refusal)),
                 Err(Refusal::InUse | Refusal::TooMany) => backoff.wait(),
             }
         }
     }
 
+    #[inline(always)]
+    fn allocation(&self) -> &Allocation {
+        // SAFETY: an allocation lives as long as it has users
+        unsafe { self.allocation.as_ref() }
+    }
+
     /// Says that a rank may still write here, some day, that nobody can wait for, if this use lets it: then nobody may
     /// use the memory any more, and it is never handed out again.
     pub fn quarantine(&self) {
-        if self.writes {
-            self.allocation.users.close();
+        if self.entry.as_ref().is_some_and(Entry::writes) {
+            self.allocation().users.close();
         }
     }
 }
 
 impl Drop for Use {
+    #[inline]
     fn drop(&mut self) {
-        self.allocation.users.leave(self.user, self.writes);
+        if let Some(entry) = self.entry.take()
+            && self.allocation().users.leave(entry)
+        {
+            // SAFETY: the last owner has gone, and so has the last user
+            drop(unsafe { Box::from_raw(self.allocation.as_ptr()) });
+        }
     }
 }
 
@@ -189,65 +253,93 @@ mod tests {
     const ONE: User = User::Stream(1);
     const TWO: User = User::Stream(2);
 
-    fn may(users: &Users, user: User, writes: bool) -> bool {
-        users.enter(user, writes).is_ok()
+    /// Users and those who are inside.
+    #[derive(Default)]
+    struct Inside(Users, Vec<(User, bool, Entry)>);
+
+    impl Inside {
+        fn may(&mut self, user: User, writes: bool) -> bool {
+            let entered = self.0.enter(user, writes);
+            entered.map(|entry| self.1.push((user, writes, entry))).is_ok()
+        }
+
+        fn leave(&mut self, user: User, writes: bool) {
+            let place = self.1.iter().position(|inside| (inside.0, inside.1) == (user, writes)).unwrap();
+            assert!(!self.0.leave(self.1.remove(place).2), "it has an owner");
+        }
     }
 
     #[test]
     fn one_stream_may_pile_up_uses_and_another_may_only_share_reading() {
-        let users = Users::default();
-        assert!(may(&users, ONE, true) && may(&users, ONE, false) && may(&users, ONE, true));
-        assert!(!may(&users, TWO, false) && !may(&users, TWO, true) && !may(&users, User::Host, false));
+        let mut users = Inside::default();
+        assert!(users.may(ONE, true) && users.may(ONE, false) && users.may(ONE, true));
+        assert!(!users.may(TWO, false) && !users.may(TWO, true) && !users.may(User::Host, false));
         users.leave(ONE, true);
         users.leave(ONE, true);
-        assert!(may(&users, TWO, false), "both only read");
-        assert!(!may(&users, TWO, true) && !may(&users, ONE, true), "nobody may write what several read");
-        assert!(may(&users, User::Host, false));
+        assert!(users.may(TWO, false), "both only read");
+        assert!(!users.may(TWO, true) && !users.may(ONE, true), "nobody may write what several read");
+        assert!(users.may(User::Host, false));
         users.leave(ONE, false);
         users.leave(TWO, false);
-        assert!(!may(&users, TWO, true), "nobody may write what the caller reads");
+        assert!(!users.may(TWO, true), "nobody may write what the caller reads");
         users.leave(User::Host, false);
-        assert!(may(&users, TWO, true), "nobody is left");
+        assert!(users.may(TWO, true), "nobody is left");
     }
 
     #[test]
     fn the_caller_does_not_join_its_own_write() {
-        let users = Users::default();
-        assert!(may(&users, User::Host, true));
-        assert!(!may(&users, User::Host, true) && !may(&users, User::Host, false) && !may(&users, ONE, false));
+        let mut users = Inside::default();
+        assert!(users.may(User::Host, true));
+        assert!(!users.may(User::Host, true) && !users.may(User::Host, false) && !users.may(ONE, false));
         users.leave(User::Host, true);
-        assert!(may(&users, User::Host, false));
+        assert!(users.may(User::Host, false));
     }
 
     #[test]
     fn a_stream_is_still_known_when_the_caller_has_read_beside_it() {
-        let users = Users::default();
-        assert!(may(&users, ONE, false) && may(&users, User::Host, false) && may(&users, ONE, false));
-        assert!(!may(&users, ONE, true), "the caller reads");
+        let mut users = Inside::default();
+        assert!(users.may(ONE, false) && users.may(User::Host, false) && users.may(ONE, false));
+        assert!(!users.may(ONE, true), "the caller reads");
         users.leave(User::Host, false);
-        assert!(may(&users, ONE, true), "only the stream's own calls are left");
+        assert!(users.may(ONE, true), "only the stream's own calls are left");
         for writes in [false, false, true] {
             users.leave(ONE, writes);
         }
-        assert!(may(&users, User::Host, true), "nobody is left");
+        assert!(users.may(User::Host, true), "nobody is left");
     }
 
     #[test]
     fn callers_that_cannot_be_counted_are_told_so_and_harm_no_other_count() {
-        let users = Users::default();
-        let readers = (0..).take_while(|_| may(&users, User::Host, false)).count();
-        assert_eq!((readers, users.enter(User::Host, false)), (127, Err(Refusal::TooMany)));
-        assert!(may(&users, ONE, false), "the stream has a count of its own");
+        let mut users = Inside::default();
+        let readers = (0..).take_while(|_| users.may(User::Host, false)).count();
+        assert_eq!((readers, users.0.enter(User::Host, false).unwrap_err()), (63, Refusal::TooMany));
+        assert!(users.may(ONE, false), "the stream has a count of its own");
         (0..readers).for_each(|_| users.leave(User::Host, false));
-        assert!(may(&users, ONE, true) && !may(&users, TWO, false));
+        assert!(users.may(ONE, true) && !users.may(TWO, false));
+    }
+
+    #[test]
+    fn memory_lives_as_long_as_it_has_owners_or_users() {
+        let arena: &'static Arena = Box::leak(Box::new(Arena::new().unwrap()));
+        let new = || Memory::new_in(Some(arena), &Device::host(0), 4096).unwrap();
+        let (first, second) = (new(), new());
+        let places = [first.base(), second.base()];
+        let [one, two] = [1, 2].map(|_| Use::by_stream(&first, 1, true).unwrap());
+        let (clone, used) = (second.clone(), Use::by_host(&second, false).unwrap());
+        drop((first, second, one, used));
+        let taken: Vec<_> = (0..9).map(|_| new()).collect();
+        assert!(taken.iter().all(|other| !places.contains(&other.base())), "the memory was handed out again");
+        drop((two, clone));
+        let again = [new(), new()];
+        assert!(again.iter().all(|other| places.contains(&other.base())), "the memory was kept");
     }
 
     #[test]
     fn quarantined_memory_is_neither_used_nor_handed_out_again() {
         let arena: &'static Arena = Box::leak(Box::new(Arena::new().unwrap()));
-        let new = || Allocation::new_in(Some(arena), &Device::host(5), 100_000).unwrap();
+        let new = || Memory::new_in(Some(arena), &Device::host(5), 100_000).unwrap();
         let (buffer, input) = (new(), new());
-        let uses = [(&input, false), (&buffer, true)].map(|(a, writes)| Use::by_stream(a.clone(), 1, writes).unwrap());
+        let uses = [(&input, false), (&buffer, true)].map(|(a, writes)| Use::by_stream(a, 1, writes).unwrap());
         uses.iter().for_each(Use::quarantine);
         let refused = |used: Result<Use>| {
             let error = used.unwrap_err();
@@ -257,7 +349,7 @@ mod tests {
         // before the call is over and after it
         for _ in 0..2 {
             for writes in [false, true] {
-                refused(Use::by_stream(buffer.clone(), 1, writes));
+                refused(Use::by_stream(&buffer, 1, writes));
                 refused(Use::by_host(&buffer, writes));
             }
         }
@@ -275,7 +367,7 @@ mod tests {
     fn without_room_in_the_arena_memory_is_of_this_process_alone() {
         let arena: &'static Arena = Box::leak(Box::new(Arena::new().unwrap()));
         let all = arena.take(arena.bytes()).unwrap();
-        let outside = Allocation::new_in(Some(arena), &Device::host(0), 10_000).unwrap();
+        let outside = Memory::new_in(Some(arena), &Device::host(0), 10_000).unwrap();
         assert_eq!(arena.offset_of(outside.base()), None);
         {
             let _use = Use::by_host(&outside, true).unwrap();
@@ -285,15 +377,15 @@ mod tests {
             bytes.fill(7);
         }
         arena.give_back(all);
-        let inside = Allocation::new_in(Some(arena), &Device::host(0), 10_000).unwrap();
+        let inside = Memory::new_in(Some(arena), &Device::host(0), 10_000).unwrap();
         assert!(arena.offset_of(inside.base()).is_some());
     }
 
     #[test]
     fn a_full_count_is_told_from_a_buffer_that_another_stream_uses() {
-        let buffer = Allocation::new(&Device::host(5), 8).unwrap();
+        let buffer = Memory::new(&Device::host(5), 8).unwrap();
         let uses = |stream: u32, count: usize| {
-            (0..count).map(|_| Use::by_stream(buffer.clone(), stream, true)).collect::<Result<Vec<_>>>()
+            (0..count).map(|_| Use::by_stream(&buffer, stream, true)).collect::<Result<Vec<_>>>()
         };
         let held = uses(1, (1 << 20) - 1).expect("a million calls may be queued");
         let full = uses(1, 1).unwrap_err().to_string();
@@ -306,7 +398,7 @@ mod tests {
 
     #[test]
     fn an_absurd_size_is_refused_with_its_number() {
-        let error = Allocation::new(&Device::host(3), 1 << 60).unwrap_err();
+        let error = Memory::new(&Device::host(3), 1 << 60).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::System);
         assert!(error.to_string().contains("1152921504606846976 bytes for host device 3"), "{error}");
     }

@@ -16,7 +16,7 @@ use std::fmt;
 
 pub use buffer::DeviceBuffer;
 pub use host::stream::Stream;
-pub(crate) use memory::{Allocation, LAST_STREAM, Use};
+pub(crate) use memory::{LAST_STREAM, Memory, Use};
 
 use crate::error::Result;
 use crate::types::Element;

@@ -1,10 +1,11 @@
 //! Users of an allocation: nobody is there beside one who writes, except calls of one stream, which take turns.
 
 use loom::thread;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::device::host::sync::Fault;
-use crate::device::users::{Refusal, User, Users};
+use crate::device::users::{Entry, Refusal, User, Users};
 use crate::explore::{Memory, explore};
 
 /// An allocation.
@@ -17,12 +18,15 @@ struct Shared {
 impl Shared {
     /// Uses the memory if it may. Whether it did.
     fn try_use(&self, user: User, writes: bool) -> bool {
-        let may = self.users.enter(user, writes).is_ok();
-        if may {
-            self.touch(writes);
-            self.users.leave(user, writes);
-        }
-        may
+        let Ok(entry) = self.users.enter(user, writes) else { return false };
+        self.touch(writes);
+        self.leave(entry);
+        true
+    }
+
+    /// Ends a use of what has an owner.
+    fn leave(&self, entry: Entry) {
+        assert!(!self.users.leave(entry), "it has an owner");
     }
 
     fn touch(&self, writes: bool) {
@@ -36,9 +40,9 @@ impl Shared {
     /// Two calls of a stream, queued one after the other and run later.
     fn use_twice(&self, user: User, first: bool, second: bool) {
         let uses = [first, second].map(|writes| (writes, self.users.enter(user, writes)));
-        for (writes, _) in uses.into_iter().filter(|(_, entered)| entered.is_ok()) {
+        for (writes, entry) in uses.into_iter().filter_map(|(writes, entered)| Some((writes, entered.ok()?))) {
             self.touch(writes);
-            self.users.leave(user, writes);
+            self.leave(entry);
         }
     }
 }
@@ -94,7 +98,7 @@ fn two_who_come_in_at_once_are_caught() {
 fn a_caller_beside_a_stream(fault: Fault) {
     explore(fault, || {
         let shared = Shared::default();
-        assert!(shared.users.enter(ONE, false).is_ok());
+        let first = shared.users.enter(ONE, false).unwrap();
         let caller = {
             let shared = shared.clone();
             thread::spawn(move || shared.try_use(User::Host, false))
@@ -104,7 +108,7 @@ fn a_caller_beside_a_stream(fault: Fault) {
         let joined = shared.try_use(ONE, true);
         caller.join().unwrap();
         assert!(joined || shared.try_use(ONE, true), "a stream is refused what only it uses");
-        shared.users.leave(ONE, false);
+        shared.leave(first);
         assert!(shared.try_use(TWO, true), "somebody is left");
     });
 }
@@ -125,23 +129,62 @@ fn a_caller_that_comes_in_beside_a_stream_s_writer_is_caught() {
 fn nobody_comes_in_after_the_end() {
     explore(Fault::None, || {
         let shared = Shared::default();
-        assert!(shared.users.enter(ONE, true).is_ok());
+        let entry = shared.users.enter(ONE, true).unwrap();
         let call = {
             let shared = shared.clone();
             thread::spawn(move || {
                 shared.touch(true);
                 shared.users.close();
-                shared.users.leave(ONE, true);
+                shared.leave(entry);
             })
         };
         // the caller waits for the call, and is told then
-        while let Err(refusal) = shared.users.enter(User::Host, false) {
-            if refusal == Refusal::Closed {
-                call.join().unwrap();
-                return;
+        loop {
+            match shared.users.enter(User::Host, false) {
+                Err(Refusal::Closed) => break,
+                Err(_) => thread::yield_now(),
+                Ok(_) => panic!("the caller came in"),
             }
-            thread::yield_now();
         }
-        panic!("the caller came in");
+        call.join().unwrap();
     });
+}
+
+/// The last owner goes while two calls are under way: the last of the three frees the memory, once nobody touches it.
+fn the_last_one_frees(fault: Fault) {
+    explore(fault, || {
+        let shared = Shared::default();
+        let freed = Rc::new(Cell::new(0));
+        let free = |shared: &Shared, freed: &Cell<u32>| {
+            shared.memory.push(0);
+            freed.set(freed.get() + 1);
+        };
+        let calls = [ONE, TWO].map(|user| {
+            let entry = shared.users.enter(user, false).unwrap();
+            let (shared, freed) = (shared.clone(), freed.clone());
+            thread::spawn(move || {
+                shared.touch(false);
+                if shared.users.leave(entry) {
+                    free(&shared, &freed);
+                }
+            })
+        });
+        shared.touch(false);
+        if shared.users.abandon() {
+            free(&shared, &freed);
+        }
+        calls.into_iter().for_each(|call| call.join().unwrap());
+        assert_eq!(freed.get(), 1, "times freed");
+    });
+}
+
+#[test]
+fn memory_is_freed_once_and_after_its_last_use() {
+    the_last_one_frees(Fault::None);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn memory_that_is_freed_beside_a_use_is_caught() {
+    the_last_one_frees(Fault::NoFences);
 }

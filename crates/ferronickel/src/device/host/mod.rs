@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod dispatcher;
 pub(crate) mod doze;
+pub(crate) mod lock;
 mod numbers;
 pub(crate) mod queue;
 pub(crate) mod stream;

@@ -8,13 +8,15 @@
 
 use std::collections::VecDeque;
 
-use super::sync::{Condvar, Mutex, MutexGuard};
+use super::sync::{Condvar, Guard, Lock, Mutex};
 
 /// Items that run one after another.
 pub struct Queue<T> {
-    state: Mutex<State<T>>,
-    /// As many items are done as somebody who sleeps waits for, or somebody must see to the rest.
+    state: Lock<State<T>>,
+    /// As many items are done as somebody who sleeps waits for, or somebody must see to the rest. Whoever sleeps holds
+    /// the bell from before it lets go of the state, so that who rings it, with the state in hand, is not missed.
     changed: Condvar,
+    bell: Mutex<()>,
 }
 
 struct State<T> {
@@ -72,7 +74,7 @@ impl<T> Queue<T> {
     pub fn new() -> Self {
         let state =
             State { waiting: VecDeque::new(), running: false, queued: 0, finished: 0, closed: false, wanted: NOBODY };
-        Queue { state: Mutex::new(state), changed: Condvar::new() }
+        Queue { state: Lock::new(state), changed: Condvar::new(), bell: Mutex::new(()) }
     }
 
     /// Appends an item. Whether the queue is closed already, so that nobody can come any more who runs it for himself.
@@ -163,7 +165,9 @@ impl<T> Queue<T> {
         // as long as somebody runs, somebody will say that it is done
         if state.finished < last && state.running {
             state.wanted = state.wanted.min(last);
-            drop(super::sync::wait(&self.changed, state));
+            let bell = super::sync::lock(&self.bell);
+            drop(state);
+            drop(super::sync::wait(&self.changed, bell));
         }
     }
 
@@ -171,11 +175,12 @@ impl<T> Queue<T> {
         // nobody sleeps when calls are small: no system call then
         if state.wanted != NOBODY {
             state.wanted = NOBODY;
+            let _bell = super::sync::lock(&self.bell);
             self.changed.notify_all();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        super::sync::lock(&self.state)
+    fn lock(&self) -> Guard<'_, State<T>> {
+        self.state.lock()
     }
 }

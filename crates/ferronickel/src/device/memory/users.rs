@@ -1,6 +1,8 @@
 //! Who uses an allocation at the moment.
 
-use crate::device::host::sync::{AtomicU64, Ordering};
+use std::num::NonZeroU64;
+
+use crate::device::host::sync::{AtomicU64, Ordering, fence};
 
 /// The largest number that a stream may have. They begin at one.
 pub const LAST_STREAM: u32 = SEVERAL - 1;
@@ -15,7 +17,7 @@ const STREAM_BITS: u32 = 16;
 /// calls at about the same time.
 const COUNT_BITS: u32 = 20;
 /// Bits of the count of callers' threads that read at the same time: more of them wait for each other.
-const HOST_COUNT_BITS: u32 = 7;
+const HOST_COUNT_BITS: u32 = 6;
 
 /// Where each field of the word begins.
 const STREAM: u32 = 64 - STREAM_BITS;
@@ -24,7 +26,11 @@ const READERS: u32 = WRITERS - COUNT_BITS;
 const HOST_READERS: u32 = READERS - HOST_COUNT_BITS;
 /// Set for good: nobody may use it any more.
 const CLOSED: u64 = 1;
-const _: () = assert!(HOST_READERS == 1, "the fields fill the word");
+/// Set for good: nobody has the allocation any more but its users.
+const ABANDONED: u64 = 2;
+const _: () = assert!(HOST_READERS == 2, "the fields fill the word");
+/// The bits of all counts.
+const COUNTS: u64 = most(STREAM) & !most(HOST_READERS);
 
 /// The most that a count of so many bits holds.
 const fn most(bits: u32) -> u64 {
@@ -32,8 +38,11 @@ const fn most(bits: u32) -> u64 {
 }
 
 /// Users of an allocation, in one word: the stream, the number of writers, of readers, and of callers' threads that
-/// read; whether it is closed. Callers that read are counted apart, so that the stream whose readers they join is
-/// still known when they have gone.
+/// read; whether it is closed, and whether it is abandoned. Callers that read are counted apart, so that the stream whose
+/// readers they join is still known when they have gone.
+///
+/// The word also counts the users' share in the allocation, which lives as long as it has owners or users: so a use
+/// costs one atomic access to begin and one to end.
 #[derive(Default, Debug)]
 pub struct Users(AtomicU64);
 
@@ -45,6 +54,11 @@ pub enum User {
     /// A caller's own thread.
     Host,
 }
+
+/// That somebody has come in: what it added to the word.
+#[must_use]
+#[derive(Debug)]
+pub struct Entry(NonZeroU64);
 
 /// Why somebody may not use an allocation now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,29 +73,48 @@ pub enum Refusal {
 
 impl User {
     /// What one use of this kind adds to the word.
-    fn one(self, writes: bool) -> u64 {
+    fn one(self, writes: bool) -> NonZeroU64 {
+        const fn bit(number: u32) -> NonZeroU64 {
+            NonZeroU64::new(1 << number).expect("a bit of the word")
+        }
         match (self, writes) {
-            (_, true) => 1 << WRITERS,
-            (User::Stream(_), false) => 1 << READERS,
-            (User::Host, false) => 1 << HOST_READERS,
+            (_, true) => const { bit(WRITERS) },
+            (User::Stream(_), false) => const { bit(READERS) },
+            (User::Host, false) => const { bit(HOST_READERS) },
         }
     }
 }
 
 impl Users {
-    /// Registers a user, unless it may not join those that are there.
-    pub fn enter(&self, user: User, writes: bool) -> Result<(), Refusal> {
+    /// Registers a user, unless it may not join those that are there. By somebody who has the allocation.
+    #[inline]
+    pub fn enter(&self, user: User, writes: bool) -> Result<Entry, Refusal> {
         let mut refusal = Refusal::InUse;
         let joined = |now: u64| joined(now, user, writes).map_err(|why| refusal = why).ok();
         match self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, joined) {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(Entry(user.one(writes))),
             Err(_) => Err(refusal),
         }
     }
 
-    /// Ends a use.
-    pub fn leave(&self, user: User, writes: bool) {
-        self.0.fetch_sub(user.one(writes), Ordering::Release);
+    /// Ends a use. Whether nobody is left who has the allocation, so that this user must free it.
+    #[inline]
+    #[must_use]
+    pub fn leave(&self, entry: Entry) -> bool {
+        let one = entry.0.get();
+        // whoever comes next, or frees it, finds what this user did there done
+        let before = self.0.fetch_sub(one, Ordering::Release);
+        if before & ABANDONED == 0 || (before - one) & COUNTS != 0 {
+            return false;
+        }
+        fence(Ordering::Acquire);
+        true
+    }
+
+    /// The last owner is gone. Whether no user is left either, so that the owner must free it.
+    #[must_use]
+    pub fn abandon(&self) -> bool {
+        self.0.fetch_or(ABANDONED, Ordering::AcqRel) & COUNTS == 0
     }
 
     /// Lets nobody in from now on. By somebody who is inside, so that whoever comes next sees it.
@@ -92,6 +125,13 @@ impl Users {
     /// Whether it was closed.
     pub fn is_closed(&self) -> bool {
         self.0.load(Ordering::Relaxed) & CLOSED != 0
+    }
+}
+
+impl Entry {
+    /// Whether it is that of a writer.
+    pub fn writes(&self) -> bool {
+        self.0.get() == 1 << WRITERS
     }
 }
 
@@ -122,5 +162,5 @@ fn joined(now: u64, user: User, writes: bool) -> Result<u64, Refusal> {
     if count == most(bits) {
         return Err(Refusal::TooMany);
     }
-    Ok((now & most(STREAM) | (owner as u64) << STREAM) + user.one(writes))
+    Ok((now & most(STREAM) | (owner as u64) << STREAM) + user.one(writes).get())
 }

@@ -2,6 +2,8 @@
 
 #[path = "../../../../src/device/host/doze.rs"]
 pub mod doze;
+#[path = "../../../../src/device/host/lock.rs"]
+pub mod lock;
 #[path = "../../../../src/device/host/queue.rs"]
 pub mod queue;
 pub mod sync;

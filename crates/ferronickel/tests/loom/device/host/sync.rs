@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+pub use loom::sync::MutexGuard as Guard;
 pub use loom::sync::{Condvar, Mutex, MutexGuard};
 pub use std::sync::atomic::Ordering;
 
@@ -109,6 +110,59 @@ macro_rules! atomics {
 atomics! {
     AtomicBool: bool;
     AtomicU64: u64;
+}
+
+impl AtomicBool {
+    pub fn compare_exchange(
+        &self,
+        current: bool,
+        new: bool,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<bool, bool> {
+        if broken_by(Fault::Torn) {
+            let before = self.load(success);
+            if before != current {
+                return Err(before);
+            }
+            self.store(new, Ordering::Relaxed);
+            return Ok(before);
+        }
+        self.0.compare_exchange(current, new, both(success), both(failure))
+    }
+}
+
+/// A value that only whoever may touches: loom looks at every access.
+#[derive(Default, Debug)]
+pub struct SharedCell<T>(loom::cell::UnsafeCell<T>);
+
+impl<T> SharedCell<T> {
+    pub fn new(value: T) -> Self {
+        SharedCell(loom::cell::UnsafeCell::new(value))
+    }
+
+    pub fn get(&self) -> *mut T {
+        self.0.with_mut(|value| value)
+    }
+}
+
+/// Lets others run.
+pub fn relax(_turn: u32) {
+    loom::thread::yield_now();
+}
+
+/// In place of the product's lock, which has models of its own: fewer executions, and the same promises.
+#[derive(Debug)]
+pub struct Lock<T>(Mutex<T>);
+
+impl<T> Lock<T> {
+    pub fn new(value: T) -> Self {
+        Lock(Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        lock(&self.0)
+    }
 }
 
 impl AtomicU64 {
