@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::time::Duration;
 
 use ferronickel::{DeviceBuffer, RedOp, Stream, group};
@@ -35,9 +35,11 @@ fn what_another_thread_queues_behind_a_call_that_is_waited_for_runs() {
             let (buffer, Rank { communicator, stream, .. }) = (&buffers[rank], &ranks[rank]);
             communicator.all_reduce(buffer, buffer, RedOp::Sum, stream).unwrap();
         };
+        let has_called = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 call(0, &long);
+                has_called.wait();
                 ranks[0].stream.synchronize().unwrap();
             });
             scope.spawn(|| {
@@ -45,7 +47,8 @@ fn what_another_thread_queues_behind_a_call_that_is_waited_for_runs() {
                 call(1, &short);
                 ranks[1].stream.synchronize().unwrap();
             });
-            // the first thread is in the long call by now, and will not run what comes behind it
+            has_called.wait();
+            // the first thread is in the long call by then, and will not run what comes behind it
             std::thread::sleep(Duration::from_millis(1));
             call(0, &short);
         });
