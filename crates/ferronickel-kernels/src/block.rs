@@ -92,6 +92,10 @@ pub unsafe trait Block: Copy {
     /// [`Stop::Aborted`] when the communicator was aborted: the kernel must return.
     fn pause(self, turns: &mut u32) -> Result<(), Stop>;
 
+    /// Tells the other threads of the block that the kernel must end: their [`pause`](Self::pause) says so from now
+    /// on. A block of one thread has nobody to tell.
+    fn raise(self, stop: Stop);
+
     /// Reads sixteen bytes.
     ///
     /// # Safety
@@ -153,6 +157,26 @@ pub unsafe trait Block: Copy {
         if self.any(stopped) { Err(Stop::Aborted) } else { Ok(()) }
     }
 
+    /// Whether, for the whole block, `flag` has reached `value`.
+    ///
+    /// # Safety
+    /// As for [`acquire`](Self::acquire).
+    #[inline(always)]
+    unsafe fn has_reached(self, flag: *const u64, value: u64) -> bool {
+        // SAFETY: the caller's promise
+        self.any(self.thread() == 0 && unsafe { self.acquire(flag) } >= value)
+    }
+
+    /// One turn, as a block, of a loop that waits; `turns` is that loop's own counter, zero at its start.
+    ///
+    /// # Errors
+    /// What [`pause`](Self::pause) says, to every thread of the block alike.
+    #[inline(always)]
+    fn pause_together(self, turns: &mut u32) -> Result<(), Stop> {
+        let stopped = self.thread() == 0 && self.pause(turns).is_err();
+        if self.any(stopped) { Err(Stop::Aborted) } else { Ok(()) }
+    }
+
     /// Publishes, as a block, everything the block wrote before.
     ///
     /// # Safety
@@ -189,6 +213,22 @@ pub unsafe trait Block: Copy {
         }
     }
 
+    /// Copies `bytes` bytes as [`copy`](Self::copy) does: in words where all of it is words.
+    ///
+    /// # Safety
+    /// Both ranges are valid, do not overlap, and nobody else writes either meanwhile.
+    #[inline(always)]
+    unsafe fn copy_bytes(self, to: *mut u8, from: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise
+        unsafe {
+            if (to as usize | from as usize | bytes) & 7 == 0 {
+                self.copy(to.cast::<u64>(), from.cast::<u64>(), bytes / 8);
+            } else {
+                self.copy(to, from, bytes);
+            }
+        }
+    }
+
     /// Reduces `count` elements of `sources` ranges, in that order, into `targets` ranges, shared out over the
     /// block's threads.
     ///
@@ -210,7 +250,7 @@ pub unsafe trait Block: Copy {
             let mut sum = source(0);
             let mut k = 1;
             while k < work.from.sources() {
-                sum = R::combine(sum, source(k));
+                sum = work.op.combine(sum, source(k));
                 k += 1;
             }
             if work.last {

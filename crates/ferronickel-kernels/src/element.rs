@@ -16,9 +16,9 @@ pub unsafe trait Element: Copy + 'static {
     fn add(self, other: Self) -> Self;
     /// The product; integers wrap.
     fn mul(self, other: Self) -> Self;
-    /// The smaller; a NaN gives way to a number.
+    /// The smaller, or the first of equals; a NaN gives way to a number.
     fn min(self, other: Self) -> Self;
-    /// The larger; a NaN gives way to a number.
+    /// The larger, or the first of equals; a NaN gives way to a number.
     fn max(self, other: Self) -> Self;
     /// A float times 1/`ranks`; an integer unchanged.
     fn scale_by_inverse(self, ranks: u32) -> Self;
@@ -97,11 +97,11 @@ macro_rules! floats {
             }
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                <$t>::min(self, other)
+                if other < self || self.is_nan() { other } else { self }
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                <$t>::max(self, other)
+                if other > self || self.is_nan() { other } else { self }
             }
             #[inline(always)]
             fn scale_by_inverse(self, ranks: u32) -> Self {
@@ -176,11 +176,11 @@ macro_rules! narrow_elements {
             }
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                Self::from_f32(self.to_f32().min(other.to_f32()))
+                Self::from_f32(Element::min(self.to_f32(), other.to_f32()))
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                Self::from_f32(self.to_f32().max(other.to_f32()))
+                Self::from_f32(Element::max(self.to_f32(), other.to_f32()))
             }
             #[inline(always)]
             fn scale_by_inverse(self, ranks: u32) -> Self {

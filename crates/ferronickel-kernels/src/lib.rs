@@ -8,8 +8,10 @@
 //! * [`element`]: what can be moved and reduced; [`reduce`]: how two elements become one.
 //! * [`protocol`]: how bytes pass from one rank to another: [`ll`](protocol::ll) (flag and payload in one line) and
 //!   [`simple`](protocol::simple) (a slot of bytes, then a flag).
-//! * [`algorithm`]: who sends what to whom: [`one_shot`](algorithm::one_shot), [`two_shot`](algorithm::two_shot),
-//!   [`ring`](algorithm::ring).
+//! * [`algorithm`]: who sends what to whom: [`one_shot`](algorithm::one_shot) and [`two_shot`](algorithm::two_shot) where
+//!   every rank reaches every other's memory; over links [`ring`](algorithm::ring), [`tree`](algorithm::tree),
+//!   [`pat`](algorithm::pat), [`flat`](algorithm::flat), [`hierarchical`](algorithm::hierarchical); and
+//!   [`exchange`](algorithm::exchange) for messages between pairs of ranks.
 //!
 //! The crate allocates nothing and needs no operating system.
 #![no_std]

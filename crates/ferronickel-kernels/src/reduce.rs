@@ -10,7 +10,7 @@
 //! | an infinity | | as IEEE 754 says | as IEEE 754 says | the largest finite number |
 //! | NaN and a number: [`Min`], [`Max`] | | the number | the number | the number |
 //! | NaN and a number: the others | | NaN | NaN | NaN |
-//! | +0 and -0: [`Min`], [`Max`] | | either | either | either |
+//! | +0 and -0: [`Min`], [`Max`] | | the first | the first | the first |
 //!
 //! [`Avg`] of integers is the wrapped sum, divided and truncated towards zero. [`Avg`] of floats multiplies each
 //! element with 1/n, rounds the product to the type, and then sums; 1/n is an `f64` for `f64`, an `f32` for all others.
@@ -39,11 +39,7 @@ pub trait Reduce<E: Element>: Copy + 'static {
     }
 
     /// Joins two elements.
-    fn combine(a: E, b: E) -> E;
-
-    /// Joins two narrow floats that a machine has widened by itself; what it narrows again is what
-    /// [`combine`](Self::combine) would have given.
-    fn combine_widened(a: f32, b: f32) -> f32;
+    fn combine(self, a: E, b: E) -> E;
 
     /// What happens to the element when all ranks' are in it.
     #[inline(always)]
@@ -68,6 +64,60 @@ pub trait Reduce<E: Element>: Copy + 'static {
     fn differs_between_ranks(self) -> bool {
         false
     }
+
+    /// [`prepare`](Self::prepare) for each element in an eight-byte word.
+    #[inline(always)]
+    fn prepare_word(self, word: u64) -> u64 {
+        zip_words(word, 0, |a, _: E| self.prepare(a))
+    }
+
+    /// [`combine`](Self::combine) for each pair of elements in two eight-byte words.
+    #[inline(always)]
+    fn combine_words(self, a: u64, b: u64) -> u64 {
+        zip_words(a, b, |a, b| self.combine(a, b))
+    }
+
+    /// [`finish`](Self::finish) for each element in an eight-byte word.
+    #[inline(always)]
+    fn finish_word(self, word: u64) -> u64 {
+        zip_words(word, 0, |a, _: E| self.finish(a))
+    }
+
+    /// `to[i]` becomes [`prepare`](Self::prepare) of `from[i]`. For machines with ordinary memory.
+    ///
+    /// # Safety
+    /// The ranges are valid for `count` elements and do not overlap.
+    #[inline(always)]
+    unsafe fn prepare_range(self, to: *mut E, from: *const E, count: usize) {
+        for i in 0..count {
+            // SAFETY: `i` is less than the count
+            unsafe { to.add(i).write(self.prepare(from.add(i).read())) };
+        }
+    }
+
+    /// `to[i]` becomes [`combine`](Self::combine) of `a[i]` and `b[i]`. For machines with ordinary memory.
+    ///
+    /// # Safety
+    /// The ranges are valid for `count` elements; `to` may be `a`, they do not overlap otherwise.
+    #[inline(always)]
+    unsafe fn combine_ranges(self, to: *mut E, a: *const E, b: *const E, count: usize) {
+        for i in 0..count {
+            // SAFETY: `i` is less than the count
+            unsafe { to.add(i).write(self.combine(a.add(i).read(), b.add(i).read())) };
+        }
+    }
+
+    /// `range[i]` becomes [`finish`](Self::finish) of itself. For machines with ordinary memory.
+    ///
+    /// # Safety
+    /// The range is valid for `count` elements.
+    #[inline(always)]
+    unsafe fn finish_range(self, range: *mut E, count: usize) {
+        for i in 0..count {
+            // SAFETY: `i` is less than the count
+            unsafe { range.add(i).write(self.finish(range.add(i).read())) };
+        }
+    }
 }
 
 macro_rules! reductions {
@@ -77,13 +127,8 @@ macro_rules! reductions {
         pub struct $name;
         impl<E: Element> Reduce<E> for $name {
             #[inline(always)]
-            fn combine(a: E, b: E) -> E {
+            fn combine(self, a: E, b: E) -> E {
                 a.$method(b)
-            }
-
-            #[inline(always)]
-            fn combine_widened(a: f32, b: f32) -> f32 {
-                Element::$method(a, b)
             }
         }
     )*};
@@ -115,13 +160,8 @@ impl<E: Element> Reduce<E> for Avg {
     }
 
     #[inline(always)]
-    fn combine(a: E, b: E) -> E {
+    fn combine(self, a: E, b: E) -> E {
         a.add(b)
-    }
-
-    #[inline(always)]
-    fn combine_widened(a: f32, b: f32) -> f32 {
-        a + b
     }
 
     #[inline(always)]
@@ -142,6 +182,9 @@ impl<E: Element> Reduce<E> for Avg {
 
 /// The sum of every rank's elements times a factor of its own; integers wrap. The product is rounded to the type before
 /// it is summed. What NCCL calls an operation of `ncclRedOpCreatePreMulSum`.
+///
+/// Only a rank itself can prepare its elements: an algorithm in which one rank prepares those of another, as the
+/// two-shot algorithm in the callers' buffers does, cannot do it.
 #[derive(Clone, Copy, Debug)]
 pub struct PreMulSum<E> {
     /// This rank's factor; ranks may have different ones.
@@ -155,13 +198,8 @@ impl<E: Element> Reduce<E> for PreMulSum<E> {
     }
 
     #[inline(always)]
-    fn combine(a: E, b: E) -> E {
+    fn combine(self, a: E, b: E) -> E {
         a.add(b)
-    }
-
-    #[inline(always)]
-    fn combine_widened(a: f32, b: f32) -> f32 {
-        a + b
     }
 
     #[inline(always)]
@@ -173,12 +211,6 @@ impl<E: Element> Reduce<E> for PreMulSum<E> {
     fn differs_between_ranks(self) -> bool {
         true
     }
-}
-
-/// Applies `f` to each element in an eight-byte word.
-#[inline(always)]
-pub fn map_word<E: Element>(word: u64, f: impl Fn(E) -> E) -> u64 {
-    zip_words(word, 0, |a, _: E| f(a))
 }
 
 /// Applies `f` to each pair of elements in two eight-byte words, in registers: shifts, no memory.

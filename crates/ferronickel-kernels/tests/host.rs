@@ -4,12 +4,21 @@
 mod bits;
 #[path = "support/buffer.rs"]
 mod buffer;
+#[path = "host/collectives.rs"]
+mod collectives;
+#[path = "support/erased.rs"]
+mod erased;
 #[path = "support/job.rs"]
 mod job;
+#[path = "support/links.rs"]
+mod links;
 #[path = "support/machine.rs"]
 mod machine;
 #[path = "support/rank.rs"]
 mod rank;
+#[path = "../../ferronickel/src/device/shape.rs"]
+#[allow(dead_code)] // only the trees
+mod shape;
 #[path = "host/table.rs"]
 mod table;
 #[path = "host/threads.rs"]

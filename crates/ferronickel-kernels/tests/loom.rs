@@ -5,9 +5,11 @@
 
 #[path = "loom/algorithms.rs"]
 mod algorithms;
+#[path = "loom/crossing.rs"]
+mod crossing;
 #[path = "loom/endings.rs"]
 mod endings;
-#[path = "loom/links.rs"]
+#[path = "support/links.rs"]
 mod links;
 #[path = "support/machine.rs"]
 mod machine;
@@ -17,5 +19,8 @@ mod memory;
 mod rank;
 #[path = "loom/scenario.rs"]
 mod scenario;
+#[path = "../../ferronickel/src/device/shape.rs"]
+#[allow(dead_code)] // only the trees
+mod shape;
 #[path = "loom/staged.rs"]
 mod staged;

@@ -5,19 +5,28 @@
 
 #[path = "support/buffer.rs"]
 mod buffer;
+#[path = "support/erased.rs"]
+mod erased;
 #[path = "support/job.rs"]
 mod job;
+#[path = "support/links.rs"]
+mod links;
 #[path = "support/machine.rs"]
 mod machine;
 #[path = "support/rank.rs"]
 mod rank;
+#[path = "../../ferronickel/src/device/shape.rs"]
+#[allow(dead_code)] // only the trees
+mod shape;
 #[path = "support/value.rs"]
 mod value;
 
 use buffer::Buffer;
 use ferronickel_kernels::block::Stop;
 use ferronickel_kernels::element::Element;
+use ferronickel_kernels::protocol::{Lending, Lends};
 use job::AnyJob;
+use links::Tables;
 use machine::{CacheLine, Halves, LineKind, Machine, TestBlock};
 use rank::{Areas, Rank, Shape};
 use shuttle::rand::Rng;
@@ -95,6 +104,7 @@ struct Communicator {
     shape: Shape,
     start: u64,
     memory: Vec<Buffer>,
+    tables: Vec<Tables>,
     jobs: Vec<AnyJob>,
 }
 
@@ -107,10 +117,13 @@ impl Communicator {
         let near_the_wrap = (1 << 32) - 1 - random.below(calls) as u64;
         let start = random.pick(&[0, near_the_wrap]);
         let bytes = Areas::of::<ShuttleBlock<K>>(shape).bytes;
-        let memory = (0..ranks).map(|_| Buffer::new(bytes, 0)).collect();
+        let memory: Vec<_> = (0..ranks).map(|_| Buffer::new(bytes, 0)).collect();
+        let starts: Vec<_> = memory.iter().map(Buffer::start).collect();
+        let tables = |rank| Tables::new::<ShuttleBlock<K>>(rank, shape, &starts, start, Lends::Never, &[]);
+        let tables = (0..ranks).map(tables).collect();
         let jobs = (0..calls).map(|_| AnyJob::random(random, ranks, shape.capacity, 100)).collect();
         let world = World { atomics: Mutex::new(HashMap::new()), abort: AtomicBool::new(false) };
-        Communicator { world, shape, start, memory, jobs }
+        Communicator { world, shape, start, memory, tables, jobs }
     }
 
     /// Hands rank `rank` to `work`.
@@ -118,7 +131,7 @@ impl Communicator {
         let accesses = Cell::new(0);
         let block = TestBlock::new(ShuttleMachine { world: &self.world, accesses: &accesses });
         let bases: Vec<_> = self.memory.iter().map(Buffer::start).collect();
-        work(Rank::new(block, rank, self.shape, &bases, self.start))
+        work(Rank::new(block, rank, self.shape, &bases, self.tables[rank].start(), Lending::NONE, self.start))
     }
 
     /// Runs all ranks; `abort` says after how many turns the communicator is aborted, if at all.

@@ -19,6 +19,7 @@ use crate::diagnostics::log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::plan::{Plan, Planner};
+use crate::types::Collective;
 
 pub use crate::bootstrap::unique_id::UniqueId;
 
@@ -47,19 +48,27 @@ pub(crate) struct Inner {
 /// The calls of a rank.
 #[derive(Default)]
 pub(crate) struct Calls {
-    /// How many were made so far.
-    pub made: u64,
-    /// What was planned for the last size: programs make the same call again and again.
-    planned: Option<(usize, Plan)>,
+    /// How much it has launched, of whatever kind.
+    launches: u64,
+    /// The collectives among it: as many on every rank.
+    pub collectives: u64,
+    /// What was planned for the last call: programs make the same call again and again.
+    planned: Option<(Collective, usize, Plan)>,
 }
 
 impl Calls {
-    /// The plan for a call of `bytes` bytes.
+    /// Counts one more launch: its number, and that of the collectives begun.
+    pub fn next(&mut self) -> (u64, u64) {
+        self.launches += 1;
+        (self.launches, self.collectives)
+    }
+
+    /// The plan for a call of `bytes` bytes, for which the planner's check has found something.
     #[inline]
-    pub fn plan(&mut self, bytes: usize, planner: &Planner) -> Plan {
+    pub fn plan(&mut self, collective: Collective, bytes: usize, planner: &Planner) -> Plan {
         match self.planned {
-            Some((last, plan)) if last == bytes => plan,
-            _ => self.planned.insert((bytes, planner.all_reduce(bytes))).1,
+            Some((last, size, plan)) if last == collective && size == bytes => plan,
+            _ => self.planned.insert((collective, bytes, planner.plan(collective, bytes))).2,
         }
     }
 }
@@ -87,7 +96,7 @@ impl Communicator {
 
     /// What would be chosen for an all-reduce of `bytes` bytes, what not, and why.
     pub fn all_reduce_decision(&self, bytes: usize) -> Decision {
-        self.inner.planner.decision(bytes)
+        self.inner.planner.decision(Collective::AllReduce, bytes)
     }
 
     /// Stops every rank: calls that are under way end with an error, and no new ones are taken. Any thread may call
@@ -189,7 +198,7 @@ impl Inner {
 
     /// Says that this rank makes no more calls. Returns how many it has made.
     fn depart(&self) -> u64 {
-        let calls = self.calls().made;
+        let calls = self.calls().launches;
         self.context.progress.depart(self.rank, calls);
         self.log_end("Destroy");
         calls

@@ -8,32 +8,62 @@ use std::sync::Arc;
 
 use crate::communicator::Inner;
 use crate::device::host::stream::Shared;
-use crate::device::launch::Launch;
+use crate::device::launch::{Launch, Uses};
+use crate::device::work::{CollectiveWork, Message, Messages, Reduction, Work};
 use crate::device::{Memory, Use};
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{CallDescription, DataType, RedOp};
+use crate::types::{CallDescription, Collective, DataType};
+
+/// A piece of memory that a call uses, and whether it writes there.
+pub(crate) type Buffer<'a> = (&'a Memory, bool);
+
+/// The memory that a call uses.
+pub(crate) type Buffers<'a> = [Option<Buffer<'a>>; 3];
 
 /// A call that has been checked.
 pub(crate) struct Call {
     /// What the program called.
     pub name: &'static str,
-    pub description: CallDescription,
+    pub work: CallWork,
+}
+
+/// What a call asks for.
+pub(crate) enum CallWork {
+    Collective(CollectiveCall),
+    Message(Message),
+}
+
+/// A collective, before it is planned.
+pub(crate) struct CollectiveCall {
+    pub collective: Collective,
     pub data_type: DataType,
-    pub op: RedOp,
+    pub op: Reduction,
+    /// For collectives that have one.
+    pub root: usize,
     pub count: usize,
     pub send: *const u8,
     pub receive: *mut u8,
+    pub description: CallDescription,
 }
 
-/// The memory that a call uses, and whether it writes there. In place that is one piece.
-pub(crate) type Buffers<'a> = [Option<(&'a Memory, bool)>; 2];
+impl From<CollectiveCall> for CallWork {
+    fn from(call: CollectiveCall) -> Self {
+        CallWork::Collective(call)
+    }
+}
+
+impl From<Message> for CallWork {
+    fn from(message: Message) -> Self {
+        CallWork::Message(message)
+    }
+}
 
 /// A call that waits for its group to end.
 struct Held {
     communicator: Arc<Inner>,
     stream: Arc<Shared>,
     call: Call,
-    buffers: [Option<(Memory, bool)>; 2],
+    buffers: [Option<(Memory, bool)>; 3],
 }
 
 /// The group that this thread is in.
@@ -127,18 +157,22 @@ pub(crate) fn submit(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Resu
     if is_open() {
         return hold(communicator, stream, call);
     }
-    let (call, buffers) = call?;
-    let uses = take_uses(&buffers, stream).map_err(|error| communicator.place(error, call.name))?;
-    // the caller has the stream
-    let _is_dropped = call.queue(communicator, stream, uses, false);
-    Ok(())
+    match call? {
+        (Call { name, work: CallWork::Collective(work) }, buffers) => {
+            let uses = take_uses(&buffers, stream).map_err(|error| communicator.place(error, name))?;
+            // the caller has the stream
+            let _is_dropped = queue(communicator, stream, &work, uses, false);
+            Ok(())
+        }
+        // a message is a group of its own
+        (call, buffers) => launch(vec![Held::new(communicator, stream, call, &buffers)]),
+    }
 }
 
 #[cold]
 fn hold(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Result<(Call, Buffers<'_>)>) -> Result<()> {
     let (call, buffers) = call.or_else(refuse)?;
-    let buffers = buffers.map(|buffer| buffer.map(|(memory, writes)| (memory.clone(), writes)));
-    let held = Held { communicator: communicator.clone(), stream: stream.clone(), call, buffers };
+    let held = Held::new(communicator, stream, call, &buffers);
     GROUP.with_borrow_mut(|group| group.calls.push(held));
     Ok(())
 }
@@ -150,19 +184,40 @@ fn refuse<T>(error: Error) -> Result<T> {
 }
 
 /// Queues all, or none if one is refused.
-fn launch(calls: Vec<Held>) -> Result<()> {
-    refuse_shared_streams(&calls)?;
-    let uses: Vec<_> = calls.iter().map(Held::admit).collect::<Result<_>>()?;
-    let first = calls.first().map(|held| held.stream.clone());
+fn launch(mut held: Vec<Held>) -> Result<()> {
+    refuse_shared_streams(&held)?;
+    // Ranks may have named the communicators of a group in different orders; all ranks know them by the same numbers.
+    held.sort_by_key(|held| held.communicator.number);
+    let uses: Vec<_> = held.iter().map(Held::admit).collect::<Result<_>>()?;
+    let first = held.first().map(|held| held.stream.clone());
+    // The caller will wait for one of the streams and so run what is on it; nobody runs the others for it.
+    let is_elsewhere = |stream: &Arc<Shared>| first.as_ref().is_some_and(|first| !Arc::ptr_eq(first, stream));
+    let mut exchanges: Vec<Exchange> = Vec::new();
+    let mut collectives = Vec::new();
+    for (Held { communicator, stream, call, .. }, uses) in held.into_iter().zip(uses) {
+        match call.work {
+            CallWork::Collective(work) => collectives.push((communicator, stream, work, uses)),
+            CallWork::Message(message) => {
+                let known = exchanges.iter_mut().find(|known| Arc::ptr_eq(&known.communicator, &communicator));
+                match known {
+                    Some(exchange) => exchange.add(message, stream, uses),
+                    None => exchanges.push(Exchange::new(communicator, message, stream, uses)),
+                }
+            }
+        }
+    }
+    let ready = exchanges.into_iter().map(Exchange::ready).collect::<Result<Vec<_>>>()?;
+    // A group has no order among its calls; so collectives come first, on every rank.
     let mut dropped = Vec::new();
-    for (Held { communicator, stream, call, .. }, uses) in calls.into_iter().zip(uses) {
-        // The caller will wait for one of the streams and so run what is on it; nobody runs the others for it.
-        let elsewhere = first.as_ref().is_some_and(|first| !Arc::ptr_eq(first, &stream));
-        if call.queue(&communicator, &stream, uses, elsewhere) {
+    for (communicator, stream, work, uses) in collectives {
+        if queue(&communicator, &stream, &work, uses, is_elsewhere(&stream)) {
             dropped.push(stream);
         }
     }
-    dropped.iter().for_each(Shared::see_off);
+    for exchange in ready {
+        dropped.extend(exchange.queue(is_elsewhere));
+    }
+    dropped.iter().for_each(|stream| stream.see_off());
     Ok(())
 }
 
@@ -176,11 +231,17 @@ fn refuse_shared_streams(calls: &[Held]) -> Result<()> {
     for held in calls {
         let Held { communicator, call, .. } = held;
         let known = made.iter().position(|(known, _)| Arc::ptr_eq(known, communicator)).unwrap_or_else(|| {
-            made.push((communicator, communicator.calls().made));
+            made.push((communicator, communicator.calls().collectives));
             made.len() - 1
         });
-        made[known].1 += 1;
-        let number = made[known].1;
+        let number = match call.work {
+            CallWork::Collective(_) => {
+                made[known].1 += 1;
+                made[known].1
+            }
+            // messages come after all collectives, all at the same time
+            CallWork::Message(_) => u64::MAX,
+        };
         let mut own = None;
         for (index, Lane(other, last)) in lanes.iter().enumerate().filter(|(_, Lane(other, _))| other.shares(held)) {
             if Arc::ptr_eq(&other.communicator, communicator) {
@@ -200,10 +261,12 @@ fn refuse_shared_streams(calls: &[Held]) -> Result<()> {
     Ok(())
 }
 
-/// Holds a call's buffers.
-type Uses = [Option<Use>; 2];
-
 impl Held {
+    fn new(communicator: &Arc<Inner>, stream: &Arc<Shared>, call: Call, buffers: &Buffers<'_>) -> Held {
+        let buffers = buffers.map(|buffer| buffer.map(|(memory, writes)| (memory.clone(), writes)));
+        Held { communicator: communicator.clone(), stream: stream.clone(), call, buffers }
+    }
+
     /// Whether both are on one stream and of one communicator, by the same rank or not.
     fn shares(&self, other: &Held) -> bool {
         Arc::ptr_eq(&self.stream, &other.stream)
@@ -220,45 +283,143 @@ impl Held {
 
 /// Uses a call's buffers from now on, on `stream`.
 #[inline]
-fn take_uses([send, receive]: &Buffers<'_>, stream: &Shared) -> Result<Uses> {
-    let using = |buffer: &Option<(&Memory, bool)>| match buffer {
+fn take_uses(buffers: &Buffers<'_>, stream: &Shared) -> Result<Uses> {
+    let [first, second, third] = buffers;
+    // in place, what is written is not read by anybody else
+    let in_place = matches!((first, second), (Some((read, _)), Some((written, true))) if read.is_same(written));
+    let using = |buffer: &Option<Buffer<'_>>| match buffer {
         Some((memory, writes)) => Use::by_stream(memory, stream.id(), *writes).map(Some),
         None => Ok(None),
     };
-    Ok([using(send)?, using(receive)?])
+    Ok(Uses::Few([if in_place { None } else { using(first)? }, using(second)?, using(third)?]))
 }
 
-impl Call {
-    /// Queues it. Whether its stream was dropped before.
-    #[inline]
-    fn queue(self, inner: &Inner, stream: &Arc<Shared>, uses: Uses, for_worker: bool) -> bool {
-        let bytes = self.count * self.data_type.size_of();
-        // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order
-        // of their numbers, whichever threads make them.
-        let mut calls = inner.calls();
-        let plan = calls.plan(bytes, &inner.planner);
-        calls.made += 1;
-        inner.log_call(&self, stream.id(), &plan, calls.made);
-        let launch = Launch {
-            context: inner.context.clone(),
-            kernel: plan.kernel,
-            data_type: self.data_type,
-            op: self.op,
-            send: self.send,
-            receive: self.receive,
-            count: self.count,
-            channels: plan.channels,
-            epoch: calls.made,
-            call: self.description.to_bits(),
-            _uses: uses,
+/// Queues a collective. Whether its stream was dropped before.
+#[inline]
+fn queue(inner: &Inner, stream: &Arc<Shared>, call: &CollectiveCall, uses: Uses, for_worker: bool) -> bool {
+    let bytes = call.count * call.data_type.size_of();
+    // Numbering a call and queueing it is one step, so that calls of a communicator stand in a stream in the order
+    // of their numbers, whichever threads make them.
+    let mut calls = inner.calls();
+    let plan = calls.plan(call.collective, bytes, &inner.planner);
+    let work = CollectiveWork {
+        collective: call.collective,
+        kernel: plan.kernel,
+        data_type: call.data_type,
+        op: call.op,
+        root: call.root,
+        send: call.send,
+        receive: call.receive,
+        count: call.count,
+        channels: plan.channels,
+    };
+    calls.collectives += 1;
+    inner.log_call(call, stream.id(), &plan, calls.collectives);
+    let call = call.description.to_bits();
+    push(inner, stream, calls.next(), Work::Collective(work), call, uses, for_worker)
+}
+
+/// A launch's numbers: its turn on its rank, and how many collectives have begun.
+type Numbers = (u64, u64);
+
+/// Queues a launch. Whether its stream was dropped before.
+fn push(
+    inner: &Inner,
+    stream: &Arc<Shared>,
+    (turn, epoch): Numbers,
+    work: Work,
+    call: u64,
+    uses: Uses,
+    for_worker: bool,
+) -> bool {
+    let launch = Launch { context: inner.context.clone(), work, turn, epoch, call, _uses: uses };
+    if for_worker { stream.push_for_worker(launch) } else { stream.push(launch) }
+}
+
+/// The messages of one communicator in a group.
+struct Exchange {
+    communicator: Arc<Inner>,
+    messages: Vec<Message>,
+    streams: Vec<Arc<Shared>>,
+    uses: Vec<Use>,
+}
+
+impl Exchange {
+    fn new(communicator: Arc<Inner>, message: Message, stream: Arc<Shared>, uses: Uses) -> Exchange {
+        let mut exchange = Exchange { communicator, messages: Vec::new(), streams: Vec::new(), uses: Vec::new() };
+        exchange.add(message, stream, uses);
+        exchange
+    }
+
+    fn add(&mut self, message: Message, stream: Arc<Shared>, uses: Uses) {
+        self.messages.push(message);
+        if !self.streams.iter().any(|known| Arc::ptr_eq(known, &stream)) {
+            self.streams.push(stream);
+        }
+        self.uses.extend(uses);
+    }
+
+    /// Sorts the messages by their links, and pairs those that the rank sends to itself.
+    fn ready(self) -> Result<ReadyExchange> {
+        let Exchange { communicator, messages, streams, uses } = self;
+        let rank = communicator.rank;
+        let (own, mut between): (Vec<_>, Vec<_>) = messages.into_iter().partition(|message| message.peer == rank);
+        let (sent, received): (Vec<_>, Vec<_>) = own.into_iter().partition(|message| message.sends);
+        let fits = |(from, to): &(&Message, &Message)| from.call == to.call;
+        if sent.len() != received.len() || !sent.iter().zip(&received).all(|pair| fits(&pair)) {
+            let describe = |messages: &[Message]| {
+                let calls = messages.iter().map(|message| CallDescription::from_bits(message.call).to_string());
+                if messages.is_empty() { "nothing".into() } else { calls.collect::<Vec<_>>().join(", ") }
+            };
+            let (sent, received) = (describe(&sent), describe(&received));
+            let seen = format!("rank {rank} sends to itself {sent} and receives from itself {received}");
+            let error = Error::new(ErrorKind::InvalidUsage, seen);
+            let hint = "in one group, receive from itself what a rank sends to itself, in the same order";
+            return Err(communicator.place(error.hint(hint), "send"));
+        }
+        // Ranks begin elsewhere, so that none is overrun; messages along one link keep their order.
+        let size = communicator.size;
+        between.sort_by_key(|message| ((message.peer + size - rank) % size, message.sends));
+        let messages = Messages { between: between.into(), own: sent.into_iter().zip(received).collect() };
+        Ok(ReadyExchange { communicator, messages, streams, uses })
+    }
+}
+
+/// The messages of one communicator, ready to be launched.
+struct ReadyExchange {
+    communicator: Arc<Inner>,
+    messages: Messages,
+    streams: Vec<Arc<Shared>>,
+    uses: Vec<Use>,
+}
+
+impl ReadyExchange {
+    /// Queues the messages on one of their streams; what is on the others comes before and after them. Returns the
+    /// streams that were dropped before.
+    fn queue(self, is_elsewhere: impl Fn(&Arc<Shared>) -> bool) -> Vec<Arc<Shared>> {
+        let ReadyExchange { communicator, messages, streams, uses } = self;
+        let first = messages.between.first().or(messages.own.first().map(|(sent, _)| sent));
+        let call = first.map_or(0, |message| message.call);
+        let mut dropped = Vec::new();
+        let mut calls = communicator.calls();
+        let mut push = |stream: &Arc<Shared>, work: Work, uses: Vec<Use>| {
+            let for_worker = is_elsewhere(stream);
+            if push(&communicator, stream, calls.next(), work, call, Uses::Many(uses), for_worker) {
+                dropped.push(stream.clone());
+            }
         };
-        if for_worker { stream.push_for_worker(launch) } else { stream.push(launch) }
+        let (main, others) = streams.split_first().expect("every message has a stream");
+        others.iter().for_each(|stream| push(stream, Work::Meet, Vec::new()));
+        push(main, Work::Exchange(messages), uses);
+        others.iter().for_each(|stream| push(stream, Work::Meet, Vec::new()));
+        dropped
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn an_error_or_a_panic_in_a_group_leaves_none_open() {

@@ -165,6 +165,7 @@ mod fork;
 mod group;
 #[doc(hidden)]
 pub mod measure;
+mod operation;
 mod plan;
 mod proxy;
 mod signals;
@@ -179,4 +180,5 @@ pub use diagnostics::decisions::{Decision, Refusal};
 pub use diagnostics::log::last_warning;
 pub use error::{Error, ErrorKind, Result};
 pub use group::group;
+pub use operation::{Operation, Scalar};
 pub use types::{DataType, Element, F8E4m3, F8E5m2, RedOp};

@@ -53,8 +53,25 @@ struct Shared {
     ending: AtomicBool,
 }
 
-/// A connection: an end, and its sockets, one for each lane.
-pub(crate) type Connection = (End, Vec<TcpStream>);
+/// A connection: an end, and its sockets, one for each lane. A lane without one is connected when it is first used.
+pub(crate) type Connection = (End, Vec<Option<TcpStream>>);
+
+/// Makes connections that are first used.
+pub(crate) trait Connector: Send + Sync {
+    /// Connects, on `channel`, to rank `peer`.
+    fn connect(&self, channel: u32, peer: usize) -> io::Result<TcpStream>;
+    /// The connection on `channel` from rank `peer`, if it has come.
+    fn take(&self, channel: u32, peer: usize) -> Option<io::Result<TcpStream>>;
+    /// What is behind a connection that did not come about, if more is known than that.
+    fn cause(&self) -> Option<Error>;
+}
+
+/// What a proxy is to carry.
+pub(crate) struct Work {
+    pub sends: Vec<Connection>,
+    pub receives: Vec<Connection>,
+    pub connector: Arc<dyn Connector>,
+}
 
 /// Everything one thread works with.
 struct Engine {
@@ -63,6 +80,7 @@ struct Engine {
     shared: Arc<Shared>,
     sends: Vec<Sending>,
     receives: Vec<Receiving>,
+    connector: Arc<dyn Connector>,
     /// Whatever must live as long as the slots are used.
     _keep: Arc<[Arc<Region>]>,
 }
@@ -73,12 +91,12 @@ impl Proxy {
     pub fn start(
         rank: usize,
         progress: &Arc<Progress>,
-        sends: Vec<Connection>,
-        receives: Vec<Connection>,
+        work: Work,
         keep: Vec<Arc<Region>>,
         threads: usize,
     ) -> Result<Proxy> {
-        for stream in sends.iter().chain(&receives).flat_map(|(_, streams)| streams) {
+        let Work { sends, receives, connector } = work;
+        for stream in sends.iter().chain(&receives).flat_map(|(_, streams)| streams).flatten() {
             stream.set_nonblocking(true).map_err(|error| Error::system("making a socket non-blocking", error))?;
         }
         let keep: Arc<[_]> = keep.into();
@@ -88,6 +106,7 @@ impl Proxy {
             shared: Arc::default(),
             sends: Vec::new(),
             receives: Vec::new(),
+            connector: connector.clone(),
             _keep: keep.clone(),
         };
         let mut engines: Vec<_> = (0..threads.max(1)).map(engine).collect();
@@ -97,13 +116,13 @@ impl Proxy {
             let end = Arc::new(end);
             proxy.sends.push(end.clone());
             for (lane, stream) in streams.into_iter().enumerate() {
-                engines[lane % threads].sends.push(Sending::new(end.clone(), lane, stream));
+                engines[lane % threads].sends.push(Sending::new(end.clone(), lane, stream, connector.clone()));
             }
         }
         for (end, streams) in receives {
             let end = Arc::new(end);
             for (lane, stream) in streams.into_iter().enumerate() {
-                engines[lane % threads].receives.push(Receiving::new(end.clone(), lane, stream));
+                engines[lane % threads].receives.push(Receiving::new(end.clone(), lane, stream, connector.clone()));
             }
         }
         for mut engine in engines {
@@ -179,19 +198,18 @@ impl Engine {
     /// Moves what can be moved. Whether anything could.
     fn turn(&mut self) -> std::result::Result<bool, Failure> {
         let mut moved = false;
+        let failure = |end: &End, doing, error| failure(&self.progress, &*self.connector, end, doing, error);
         for sending in &mut self.sends {
-            moved |= sending.advance().map_err(|error| failure(&self.progress, &sending.end, "sending to", &error))?;
+            moved |= sending.advance().map_err(|error| failure(&sending.end, "sending to", error))?;
         }
         for receiving in &mut self.receives {
-            moved |= receiving
-                .advance()
-                .map_err(|error| failure(&self.progress, &receiving.end, "receiving from", &error))?;
+            moved |= receiving.advance().map_err(|error| failure(&receiving.end, "receiving from", error))?;
         }
         Ok(moved)
     }
 
     fn all_sent(&self) -> bool {
-        self.sends.iter().all(Sending::has_rest)
+        self.sends.iter().all(Sending::is_drained)
     }
 
     /// Whether there is nothing to do until the next kernel begins. What a kernel filled is seen once it has ended.
@@ -207,17 +225,31 @@ impl Engine {
 
     fn wait_for_network(&self) {
         let receives = self.receives.iter().filter(|receiving| !receiving.closed);
-        let readable = receives.map(|receiving| PollFd::from_borrowed_fd(receiving.stream.as_fd(), PollFlags::IN));
+        let open = receives.filter_map(|receiving| receiving.stream.as_ref());
+        let readable = open.map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN));
         let blocked = self.sends.iter().filter(|sending| sending.is_blocked());
-        let writable = blocked.map(|sending| PollFd::from_borrowed_fd(sending.stream.as_fd(), PollFlags::OUT));
+        let full = blocked.filter_map(|sending| sending.stream.as_ref());
+        let writable = full.map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::OUT));
         let mut all: Vec<_> = readable.chain(writable).collect();
         // an interruption or an error shows again when the socket is used
         let _ = poll(&mut all, Some(&NAP));
     }
 }
 
-fn failure(progress: &Progress, end: &End, doing: &str, error: &io::Error) -> Failure {
+fn failure(
+    progress: &Progress,
+    connector: &dyn Connector,
+    end: &End,
+    doing: &'static str,
+    error: io::Error,
+) -> Failure {
     let peer = progress.name(end.link.peer as usize);
-    let seen = format!("{doing} {peer} on channel {} through NET/Socket failed: {error}", end.channel);
-    Failure { kind: ErrorKind::Remote, seen, hint: None }
+    let what = format!("{doing} {peer} on channel {} through NET/Socket", end.channel);
+    let seen = format!("{what} failed: {error}");
+    // what this process is short of is not the peer's fault
+    let want = connector.cause().or_else(|| Some(Error::system(&what, error)).filter(|error| error.advice().is_some()));
+    match want {
+        Some(want) => Failure { kind: want.kind(), seen: want.seen().into(), hint: want.advice().map(String::from) },
+        None => Failure { kind: ErrorKind::Remote, seen, hint: None },
+    }
 }

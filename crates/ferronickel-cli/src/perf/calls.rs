@@ -35,7 +35,7 @@ impl Collective for AllReduce {
         op: Op,
         stream: &Stream,
     ) -> Result<(), Error> {
-        communicator.all_reduce(send, receive, op.into(), stream)
+        communicator.all_reduce::<T>(send, receive, ferronickel::RedOp::from(op), stream)
     }
 }
 

@@ -3,10 +3,10 @@
 //! A *message* is a sequence of eight-byte words cut into lines. Its first word describes the call; the others are
 //! the elements. The receiver checks the first word, so that a call which differs is noticed with the first line.
 
-use super::{CallContext, Link, SLOTS, Wire};
+use super::{CallContext, Link, Links, SLOTS, Step, Wire, count_step};
 use crate::block::{Block, Payload, Stop};
 use crate::element::Element;
-use crate::reduce::{Reduce, map_word, zip_words};
+use crate::reduce::Reduce;
 
 /// Lines of a message with `bytes` of elements, on blocks of kind `B`.
 #[inline(always)]
@@ -92,7 +92,7 @@ pub unsafe fn compose<B: Block, E: Element, R: Reduce<E>>(
         } else if (word - 1) * 8 < count * size_of::<E>() {
             // SAFETY: the caller's promise
             let own = unsafe { gather(block, from, count, word - 1) };
-            let prepared = if op.prepares() { map_word(own, |e: E| op.prepare(e)) } else { own };
+            let prepared = if op.prepares() { op.prepare_word(own) } else { own };
             payload.set(k, prepared);
         }
         k += 1;
@@ -120,8 +120,14 @@ pub unsafe fn decompose<B: Block, E: Element>(block: B, payload: B::Line, to: *m
 /// Combines the elements in line `line` of two messages of `count` elements; the word that describes the call passes
 /// unchanged.
 #[inline(always)]
-pub fn combine<B: Block, E: Element, R: Reduce<E>>(a: B::Line, b: B::Line, count: usize, line: usize) -> B::Line {
-    each_word::<B, E>(a, count, line, |k, word| zip_words(word, b.get(k), R::combine))
+pub fn combine<B: Block, E: Element, R: Reduce<E>>(
+    op: R,
+    a: B::Line,
+    b: B::Line,
+    count: usize,
+    line: usize,
+) -> B::Line {
+    each_word::<B, E>(a, count, line, |k, word| op.combine_words(word, b.get(k)))
 }
 
 /// Finishes the elements in line `line` of a message of `count` elements.
@@ -130,7 +136,7 @@ pub fn finish<B: Block, E: Element, R: Reduce<E>>(op: R, payload: B::Line, count
     if !op.finishes() {
         return payload;
     }
-    each_word::<B, E>(payload, count, line, |_, word| map_word(word, |e: E| op.finish(e)))
+    each_word::<B, E>(payload, count, line, |_, word| op.finish_word(word))
 }
 
 /// Changes the words of a line that hold elements, and only those: a small message fills a small part of a line.
@@ -149,6 +155,19 @@ fn each_word<B: Block, E: Element>(
         k += 1;
     }
     payload
+}
+
+/// What a thread's part of a message came to, as the whole block sees it: no thread leaves before the others know.
+///
+/// # Errors
+/// The thread's own error, or [`Stop::Aborted`] if only other threads had one.
+#[inline(always)]
+pub fn all_or_none<B: Block>(block: B, part: Result<(), Stop>) -> Result<(), Stop> {
+    if let Err(stop) = part {
+        // the others may be waiting for lines that will not come
+        block.raise(stop);
+    }
+    if block.any(part.is_err()) { part.and(Err(Stop::Aborted)) } else { Ok(()) }
 }
 
 /// Waits for a line of a message of this call.
@@ -179,155 +198,127 @@ pub unsafe fn receive_line<B: Block>(
     }
 }
 
-/// The two links of a rank in a ring; a slot holds one message.
+/// The protocol, for one call; a slot of a link holds one message.
 #[derive(Clone, Copy, Debug)]
 pub struct LowLatency<B> {
     /// Who runs this.
     pub block: B,
-    /// From the previous rank.
-    pub from_previous: Link,
-    /// To the next rank.
-    pub to_next: Link,
     /// The call.
     pub context: CallContext,
 }
 
-/// What a step does with each line.
-#[derive(Clone, Copy)]
-struct Step<E, R> {
-    op: R,
-    own: Option<*const E>,
-    keep: Option<*mut E>,
-    receives: bool,
-    sends: bool,
-    last: bool,
-    count: usize,
-}
-
 impl<B: Block> LowLatency<B> {
+    /// Line `i` of a link's next slot.
     #[inline(always)]
-    fn slot(&self, link: &Link) -> *mut u8 {
+    unsafe fn at(self, link: *const Link, i: usize) -> *mut u8 {
         let stride = lines::<B>(self.context.slot_bytes) * B::LINE_BYTES;
-        link.slots.wrapping_add((link.step % SLOTS) as usize * stride)
-    }
-
-    #[inline(always)]
-    unsafe fn step<E: Element, R: Reduce<E>>(&mut self, step: Step<E, R>) -> Result<(), Stop> {
-        let block = self.block;
-        let (source, target) = (self.slot(&self.from_previous), self.slot(&self.to_next));
-        // SAFETY: the caller of the public step promises its pointers; slots are ours between the waits and posts
-        unsafe {
-            if step.sends && self.to_next.step >= SLOTS {
-                block.wait(self.to_next.head, self.to_next.step - SLOTS + 1)?;
-            }
-            let mut i = block.thread();
-            while i < lines::<B>(step.count * size_of::<E>()) {
-                let line = self.line(&step, source, i)?;
-                if step.sends {
-                    block.store_line(target.add(i * B::LINE_BYTES), line, self.to_next.step + 1);
-                }
-                if let Some(to) = step.keep {
-                    decompose::<B, E>(block, line, to, step.count, i);
-                }
-                i += block.threads();
-            }
-            self.to_next.step += step.sends as u64;
-            if step.receives {
-                self.from_previous.step += 1;
-                block.post(self.from_previous.head, self.from_previous.step);
-            }
-        }
-        Ok(())
+        // SAFETY: the step's links are the caller's
+        unsafe { (*link).slots.wrapping_add(((*link).step % SLOTS) as usize * stride + i * B::LINE_BYTES) }
     }
 
     /// Line `i` of what the step sends and keeps.
     #[inline(always)]
     unsafe fn line<E: Element, R: Reduce<E>>(
-        &self,
-        step: &Step<E, R>,
-        source: *const u8,
+        self,
+        step: &Step<E, R, impl Links, impl Links>,
         i: usize,
     ) -> Result<B::Line, Stop> {
         let call = self.context.call;
         // SAFETY: as in `step`
-        let own = step.own.map(|from| unsafe { compose(self.block, step.op, call, from, step.count, i) });
-        if !step.receives {
-            return Ok(own.unwrap_or(B::Line::zeroed()));
+        unsafe {
+            let own = || compose(self.block, step.op, call, step.own, step.count, i);
+            let receive = |k: usize| {
+                let link = step.from.link(k);
+                receive_line(self.block, self.at(link, i), (*link).step + 1, i, call, (*link).peer)
+            };
+            let has_own = !step.own.is_null();
+            let received = step.from.links();
+            let first = if has_own && step.before == 0 {
+                own()
+            } else if received > 0 {
+                receive(0)?
+            } else {
+                B::Line::zeroed()
+            };
+            let mut sum = first;
+            let mut k = !(has_own && step.before == 0) as usize;
+            while k < received {
+                if has_own && step.before == k && k > 0 {
+                    sum = combine::<B, E, R>(step.op, sum, own(), step.count, i);
+                }
+                sum = combine::<B, E, R>(step.op, sum, receive(k)?, step.count, i);
+                k += 1;
+            }
+            if has_own && received > 0 && step.before == received {
+                sum = combine::<B, E, R>(step.op, sum, own(), step.count, i);
+            }
+            Ok(if step.last { finish::<B, E, R>(step.op, sum, step.count, i) } else { sum })
         }
-        let link = &self.from_previous;
-        let from = source.wrapping_add(i * B::LINE_BYTES);
-        // SAFETY: as in `step`
-        let received = unsafe { receive_line(self.block, from, link.step + 1, i, call, link.peer)? };
-        let line = own.map_or(received, |own| combine::<B, E, R>(own, received, step.count, i));
-        Ok(if step.last { finish::<B, E, R>(step.op, line, step.count, i) } else { line })
-    }
-}
-
-/// Stands for "no operation" where elements only pass through.
-#[derive(Clone, Copy)]
-struct PassOn;
-
-impl<E: Element> Reduce<E> for PassOn {
-    #[inline(always)]
-    fn combine(a: E, _b: E) -> E {
-        a
     }
 
+    /// Moves the lines that fall to this thread.
     #[inline(always)]
-    fn combine_widened(a: f32, _b: f32) -> f32 {
-        a
+    unsafe fn lines<E: Element, R: Reduce<E>>(self, step: &Step<E, R, impl Links, impl Links>) -> Result<(), Stop> {
+        let block = self.block;
+        let mut i = block.thread();
+        while i < lines::<B>(step.count * size_of::<E>()) {
+            // SAFETY: as in `step`
+            unsafe {
+                let line = self.line(step, i)?;
+                let mut k = 0;
+                while k < step.to.links() {
+                    let link = step.to.link(k);
+                    block.store_line(self.at(link, i), line, (*link).step + 1);
+                    k += 1;
+                }
+                if !step.keep.is_null() {
+                    decompose::<B, E>(block, line, step.keep, step.count, i);
+                }
+            }
+            i += block.threads();
+        }
+        Ok(())
     }
 }
 
 impl<B: Block> Wire<B> for LowLatency<B> {
+    // unoptimised, an algorithm would have every step on its stack at once
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    unsafe fn step<E: Element, R: Reduce<E>>(self, step: Step<E, R, impl Links, impl Links>) -> Result<(), Stop> {
+        let block = self.block;
+        let (from, to) = (step.from, step.to);
+        // SAFETY: the caller's promise; slots are ours between the waits and the posts
+        unsafe {
+            let mut k = 0;
+            while k < to.links() {
+                let link = to.link(k);
+                if (*link).step >= SLOTS {
+                    block.wait((*link).head, (*link).step - SLOTS + 1)?;
+                }
+                k += 1;
+            }
+            all_or_none(block, self.lines(&step))?;
+            let mut k = 0;
+            while k < from.links() {
+                let link = from.link(k);
+                block.post((*link).head, (*link).step + 1);
+                k += 1;
+            }
+            count_step(block, from);
+            count_step(block, to);
+            block.barrier();
+        }
+        Ok(())
+    }
+
+    /// Nothing is ever lent.
     #[inline(always)]
-    unsafe fn send<E: Element, R: Reduce<E>>(&mut self, op: R, from: *const E, count: usize) -> Result<(), Stop> {
-        let own = Some(from);
-        // SAFETY: the caller's promise
-        unsafe { self.step(Step { op, own, keep: None, receives: false, sends: true, last: false, count }) }
+    unsafe fn settle(self, _to: impl Links, _bytes: usize) -> Result<(), Stop> {
+        Ok(())
     }
 
     #[inline(always)]
-    unsafe fn receive<E: Element>(&mut self, to: *mut E, count: usize) -> Result<(), Stop> {
-        let keep = Some(to);
-        // SAFETY: the caller's promise
-        unsafe { self.step(Step { op: PassOn, own: None, keep, receives: true, sends: false, last: false, count }) }
-    }
-
-    #[inline(always)]
-    unsafe fn receive_reduce_send<E: Element, R: Reduce<E>>(
-        &mut self,
-        op: R,
-        from: *const E,
-        count: usize,
-    ) -> Result<(), Stop> {
-        let own = Some(from);
-        // SAFETY: the caller's promise
-        unsafe { self.step(Step { op, own, keep: None, receives: true, sends: true, last: false, count }) }
-    }
-
-    #[inline(always)]
-    unsafe fn receive_reduce_copy_send<E: Element, R: Reduce<E>>(
-        &mut self,
-        op: R,
-        from: *const E,
-        to: *mut E,
-        count: usize,
-    ) -> Result<(), Stop> {
-        let (own, keep) = (Some(from), Some(to));
-        // SAFETY: the caller's promise
-        unsafe { self.step(Step { op, own, keep, receives: true, sends: true, last: true, count }) }
-    }
-
-    #[inline(always)]
-    unsafe fn receive_copy_send<E: Element>(&mut self, to: *mut E, count: usize) -> Result<(), Stop> {
-        let keep = Some(to);
-        // SAFETY: the caller's promise
-        unsafe { self.step(Step { op: PassOn, own: None, keep, receives: true, sends: true, last: false, count }) }
-    }
-
-    #[inline(always)]
-    fn steps(&self) -> (u64, u64) {
-        (self.from_previous.step, self.to_next.step)
+    fn slot<E: Element>(&self) -> usize {
+        self.context.slot_bytes / 16 * 16 / size_of::<E>()
     }
 }

@@ -1,21 +1,22 @@
 //! What happens to the bits: values that are easy to get wrong, and patterns that must pass unchanged.
 
 use crate::buffer::Buffer;
+use crate::erased::{Made, call};
 use crate::machine::{CacheLine, Halves, LineKind};
-use crate::rank::{ALGORITHMS, Algorithm, Data, Shape};
+use crate::rank::{ALGORITHMS, Algorithm, Collective, Data, Rank, Shape};
 use crate::threads::run;
 use crate::value::Random;
 use ferronickel_kernels::block::{Block, Stop, narrow_flag};
 use ferronickel_kernels::element::{Bf16, Element, F8E4m3, F8E5m2, F16};
-use ferronickel_kernels::protocol::Wire;
-use ferronickel_kernels::reduce::{Avg, Max, Min, PreMulSum, Prod, Reduce, Sum};
+use ferronickel_kernels::protocol::{PassOn, Step, Wire};
+use ferronickel_kernels::reduce::{Avg, Max, Min, PreMulSum, Prod, Sum};
 
 fn shape(ranks: usize) -> Shape {
     Shape { ranks, capacity: 4096, slot_bytes: 256, channels: 1 }
 }
 
 /// What every rank gets from an all-reduce of `inputs`, one row for each rank, as bits; all ranks get the same.
-fn reduced<E: Element + Sync, R: Reduce<E>>(
+fn reduced<E: Element + Sync, R: Made<E>>(
     how: Algorithm,
     op: impl Fn(usize) -> R + Sync,
     inputs: &[Vec<E>],
@@ -30,7 +31,7 @@ fn reduced<E: Element + Sync, R: Reduce<E>>(
         let at = rank.rank;
         let data = Data { send: send[at].start().cast::<E>().cast_const(), receive: receive[at].start().cast(), count };
         // SAFETY: the buffers hold `count` elements and outlive all ranks
-        unsafe { rank.all_reduce(how, op(at), data, 7).unwrap() };
+        unsafe { call(&mut rank, Collective::AllReduce, how, op(at), data, 7).unwrap() };
     });
     let row = |buffer: &Buffer| (0..count).map(|i| buffer.get::<E>(i).to_bits()).collect::<Vec<_>>();
     let first = row(&receive[0]);
@@ -39,12 +40,12 @@ fn reduced<E: Element + Sync, R: Reduce<E>>(
 }
 
 /// By every algorithm that takes so many ranks.
-fn by_all<E: Element + Sync, R: Reduce<E> + Sync>(op: R, inputs: &[Vec<E>], check: impl Fn(Algorithm, &[u64])) {
+fn by_all<E: Element + Sync, R: Made<E> + Sync>(op: R, inputs: &[Vec<E>], check: impl Fn(Algorithm, &[u64])) {
     by_all_of(|_| op, inputs, check);
 }
 
 /// The same, with an operation for each rank.
-fn by_all_of<E: Element + Sync, R: Reduce<E>>(
+fn by_all_of<E: Element + Sync, R: Made<E>>(
     op: impl Fn(usize) -> R + Sync,
     inputs: &[Vec<E>],
     check: impl Fn(Algorithm, &[u64]),
@@ -160,9 +161,9 @@ fn pass<E: Element + Sync, K: LineKind>(elements: &[E]) {
         run::<K, _>(shape(3), 1, false, |rank| {
             let own = buffers[rank.rank].start().cast::<E>();
             if ll {
-                pass_step(rank.rank, &mut rank.ll_wire(7), own, count);
+                pass_step(&rank, rank.ll_wire(7), ll, own, count);
             } else {
-                pass_step(rank.rank, &mut rank.simple_wire(7), own, count);
+                pass_step(&rank, rank.simple_wire(7), ll, own, count);
             }
         });
         for buffer in &buffers {
@@ -173,13 +174,15 @@ fn pass<E: Element + Sync, K: LineKind>(elements: &[E]) {
     }
 }
 
-fn pass_step<B: Block, E: Element>(rank: usize, wire: &mut impl Wire<B>, own: *mut E, count: usize) {
+fn pass_step<B: Block, E: Element>(rank: &Rank<B>, wire: impl Wire<B>, ll: bool, own: *mut E, count: usize) {
+    let (from, to) = rank.tables(ll);
+    let step = Step::of(PassOn, count);
     // SAFETY: the buffer holds `count` elements, which fit a slot
     unsafe {
-        match rank {
-            0 => wire.send(Sum, own.cast_const(), count),
-            1 => wire.receive_copy_send(own, count),
-            _ => wire.receive(own, count),
+        match rank.rank {
+            0 => wire.step(step.with_own(own.cast_const()).send(to.wrapping_add(1))),
+            1 => wire.step(step.receive(from).keep(own).send(to.wrapping_add(2))),
+            _ => wire.step(step.receive(from.wrapping_add(1)).keep(own)),
         }
         .unwrap();
     }
@@ -217,7 +220,7 @@ fn an_abort_ends_every_wait() {
         let ends = run::<Halves, _>(shape(3), 1, true, |mut rank| {
             let own = buffers[rank.rank].start().cast::<u32>();
             // SAFETY: the buffers hold 16 elements and outlive all ranks
-            unsafe { rank.all_reduce(how, Sum, Data { send: own, receive: own, count: 16 }, 7) }
+            unsafe { call(&mut rank, Collective::AllReduce, how, Sum, Data { send: own, receive: own, count: 16 }, 7) }
         });
         assert_eq!(ends, [Err(Stop::Aborted); 2], "{how:?}");
     }

@@ -2,7 +2,7 @@
 
 use crate::job::{AnyJob, Call, Job};
 use crate::machine::{CacheLine, Halves, LineKind};
-use crate::rank::{ALGORITHMS, Algorithm, Shape};
+use crate::rank::{ALGORITHMS, Collective, Shape};
 use crate::threads::{launch_boundary, run};
 use crate::value::{Op, Random, Value};
 use ferronickel_kernels::element::{Bf16, F8E4m3, F8E5m2, F16};
@@ -27,11 +27,10 @@ fn all<E: Value, K: LineKind>(ranks: usize, threads: usize, calls: &[Call]) {
 fn calls(op: Op, ranks: usize, size: usize) -> Vec<Call> {
     let mut calls = Vec::new();
     for how in ALGORITHMS {
-        let ring = matches!(how, Algorithm::RingLl | Algorithm::RingSimple);
         for count in [0, 1, 37, 8 * 1024 / size, 3001] {
             let fits = !how.is_one_shot() || count * size <= 8 * 1024;
-            if fits && (ranks > 1 || !ring) {
-                calls.push(Call { how, op, count, seed: (count * 6 + ranks) as u64 });
+            if fits {
+                calls.push(Call { what: Collective::AllReduce, how, op, count, seed: (count * 6 + ranks) as u64 });
             }
         }
     }

@@ -1,18 +1,26 @@
 //! Ranks on real threads.
 
 use crate::buffer::Buffer;
+use crate::links::Tables;
 use crate::machine::{LineKind, Machine, TestBlock};
 use crate::rank::{Areas, Rank, Shape};
 use ferronickel_kernels::block::{Block, Stop};
 use ferronickel_kernels::element::Element;
+use ferronickel_kernels::protocol::{Arena, Lending, Lends};
 use std::sync::Barrier;
 use std::sync::atomic::Ordering::{self, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// The least bytes that are lent here.
+pub const LEND_BYTES: usize = 4096;
+/// Ranks lend to each other by address.
+const LENDING: Lending = Lending { arena: Arena::NONE, least: LEND_BYTES };
 
 /// The threads of one block.
 pub struct Team {
     barrier: Barrier,
     votes: AtomicBool,
+    raised: AtomicBool,
 }
 
 impl Team {
@@ -62,7 +70,11 @@ unsafe impl Machine for HostMachine<'_> {
         if *turns > 16 {
             std::thread::yield_now();
         }
-        if self.abort.load(Relaxed) { Err(Stop::Aborted) } else { Ok(()) }
+        if self.abort.load(Relaxed) || self.team.raised.load(Relaxed) { Err(Stop::Aborted) } else { Ok(()) }
+    }
+
+    fn raise(self) {
+        self.team.raised.store(true, Relaxed);
     }
 
     unsafe fn load<E: Element>(self, from: *const E) -> E {
@@ -100,19 +112,24 @@ pub fn run<K: LineKind, T: Send>(
     let bytes = Areas::of::<HostBlock<K>>(shape).bytes;
     let memory: Vec<_> = (0..shape.ranks).map(|_| Buffer::new(bytes, 0)).collect();
     let bases: Vec<_> = memory.iter().map(|buffer| Address(buffer.start())).collect();
+    let starts: Vec<_> = memory.iter().map(Buffer::start).collect();
+    // ranks lend to each other by address
+    let tables = |rank| Tables::new::<HostBlock<K>>(rank, shape, &starts, 0, Lends::Address, &[]);
+    let tables: Vec<_> = (0..shape.ranks).map(tables).collect();
     let abort = AtomicBool::new(false);
-    let team = || Team { barrier: Barrier::new(threads), votes: AtomicBool::new(false) };
+    let team =
+        || Team { barrier: Barrier::new(threads), votes: AtomicBool::new(false), raised: AtomicBool::new(false) };
     let teams: Vec<_> = (0..shape.ranks).map(|_| team()).collect();
     let present = shape.ranks - absent as usize;
     let results = std::thread::scope(|scope| {
-        let (work, abort, bases) = (&work, &abort, &bases);
+        let (work, abort, bases, tables) = (&work, &abort, &bases, &tables);
         let mut first = Vec::new();
         for (rank, team) in teams.iter().enumerate().take(present) {
             for thread in 0..threads {
                 let handle = scope.spawn(move || {
                     let bases: Vec<_> = bases.iter().map(|base| base.0).collect();
                     let block = TestBlock::new(HostMachine { abort, thread, threads, team });
-                    work(Rank::new(block, rank, shape, &bases, 0))
+                    work(Rank::new(block, rank, shape, &bases, tables[rank].start(), LENDING, 0))
                 });
                 if thread == 0 {
                     first.push(handle);

@@ -1,10 +1,11 @@
 //! A scenario: ranks that make a sequence of calls, with or without a fault, all of whose executions are explored.
 
-use crate::machine::{LineKind, TestBlock};
+use crate::links::{FLAGS, Tables};
+use crate::machine::{CacheLine, LineKind, TestBlock};
 use crate::memory::{Fault, Gate, LoomMachine, Memory, RANK_BYTES};
-use crate::rank::{Algorithm, Areas, Data, Rank, Shape};
+use crate::rank::{Algorithm, Areas, Collective, Data, Rank, Shape};
 use ferronickel_kernels::block::{Block, Stop};
-use ferronickel_kernels::protocol::{FLAG_STRIDE, SLOTS, ll, simple};
+use ferronickel_kernels::protocol::{FLAG_STRIDE, Lending, Lends, SLOTS, ll, simple};
 use ferronickel_kernels::reduce::Sum;
 use loom::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -93,13 +94,14 @@ impl Scenario {
         let algorithms: Vec<_> = self.calls.iter().map(|call| call.0).collect();
         let memory = Arc::new(memory::<K>(self.shape(), &algorithms, self.abort));
         let gate = Arc::new(Gate::new(2));
+        let tables = Arc::new(tables::<K>(self.shape()));
         let mut threads = Vec::new();
         for rank in 1..self.ranks - self.absent as usize {
             let wide = self.wide && rank == self.ranks - 1;
             for thread in 0..1 + wide as usize {
-                let (memory, gate) = (memory.clone(), gate.clone());
+                let (memory, gate, tables) = (memory.clone(), gate.clone(), tables.clone());
                 threads.push(loom::thread::spawn(move || {
-                    self.run::<K>(&memory, rank, thread, wide.then_some(&gate));
+                    self.run::<K>(&memory, &tables[rank], rank, thread, wide.then_some(&gate));
                 }));
             }
         }
@@ -107,7 +109,7 @@ impl Scenario {
             let memory = memory.clone();
             threads.push(loom::thread::spawn(move || memory.abort.as_ref().unwrap().store(true, Relaxed)));
         }
-        self.run::<K>(&memory, 0, 0, None);
+        self.run::<K>(&memory, &tables[0], 0, 0, None);
         for thread in threads {
             thread.join().unwrap();
         }
@@ -117,10 +119,10 @@ impl Scenario {
     }
 
     /// What one thread of a rank does.
-    fn run<K: LineKind>(&self, memory: &Memory, rank: usize, thread: usize, gate: Option<&Gate>) {
+    fn run<K: LineKind>(&self, memory: &Memory, tables: &Tables, rank: usize, thread: usize, gate: Option<&Gate>) {
         let block: LoomBlock<K> =
             TestBlock::new(LoomMachine { memory, fault: self.fault, thread, gate: gate.map(|gate| (gate, 2)) });
-        let mut this = Rank::new(block, rank, self.shape(), &bases(self.ranks), 0);
+        let mut this = Rank::new(block, rank, self.shape(), &bases(self.ranks), tables.start(), Lending::NONE, 0);
         for (round, &(how, count)) in self.calls.iter().enumerate() {
             if thread == 0 {
                 for i in 0..count {
@@ -130,12 +132,12 @@ impl Scenario {
             }
             // one launch ends before the next begins
             gate.map(|gate| gate.any(false));
-            this.epoch += self.one_parity as u64;
+            this.skip_epoch(self.one_parity);
             let receive = if self.in_place { SEND } else { RECEIVE };
             let data = Data { send: address(rank, SEND, 0).cast_const(), receive: address(rank, receive, 0), count };
             let call = self.call_of(round, rank);
             // SAFETY: the buffers are larger than any count, and all ranks run the same scenario
-            let result = unsafe { this.all_reduce(how, Sum, data, call) };
+            let result = unsafe { this.call(Collective::AllReduce, how, Sum, data, call) };
             if let Err(stop) = result {
                 self.check_stop(round, rank, stop);
                 break;
@@ -186,6 +188,19 @@ pub fn block<K: LineKind>(memory: &Memory, fault: Fault) -> LoomBlock<'_, K> {
     TestBlock::new(LoomMachine { memory, fault, thread: 0, gate: None })
 }
 
+/// The ranks' links.
+pub fn tables<K: LineKind>(shape: Shape) -> Vec<Tables> {
+    let bases = bases(shape.ranks);
+    (0..shape.ranks).map(|rank| Tables::new::<LoomBlock<K>>(rank, shape, &bases, 0, Lends::Never, &[])).collect()
+}
+
+/// The links of ranks that lend to each other by address.
+pub fn tables_lending(shape: Shape) -> Vec<Tables> {
+    let bases = bases(shape.ranks);
+    let tables = |rank| Tables::new::<LoomBlock<CacheLine>>(rank, shape, &bases, 0, Lends::Address, &[]);
+    (0..shape.ranks).map(tables).collect()
+}
+
 /// The starts of the ranks' memories.
 pub fn bases(ranks: usize) -> Vec<*mut u8> {
     (0..ranks).map(|rank| std::ptr::without_provenance_mut((rank + 1) * RANK_BYTES)).collect()
@@ -227,6 +242,10 @@ fn uses(algorithm: &Algorithm) -> &[Algorithm] {
     match algorithm {
         Algorithm::DirectApart => &[Algorithm::Direct],
         Algorithm::DirectOutOfReach => &[Algorithm::Direct, Algorithm::Staged],
+        Algorithm::FlatLl | Algorithm::TreeLl => &[Algorithm::RingLl],
+        Algorithm::FlatSimple | Algorithm::TreeSimple | Algorithm::HierarchicalRing | Algorithm::HierarchicalTree => {
+            &[Algorithm::RingSimple]
+        }
         _ => std::slice::from_ref(algorithm),
     }
 }
@@ -249,21 +268,31 @@ fn add_area<K: LineKind>(memory: &mut Memory, base: usize, shape: Shape, areas: 
         Algorithm::Staged => (0..places).for_each(|k| {
             add_slot(memory, place(areas.stage, areas.ll_slots, k), shape.slot_bytes);
         }),
-        Algorithm::DirectApart | Algorithm::DirectOutOfReach => unreachable!("it has no memory of its own"),
         Algorithm::RingLl => {
             let stride = ll::lines::<LoomBlock<K>>(shape.slot_bytes) * K::BYTES;
-            (0..SLOTS as usize)
-                .for_each(|k| add_lines::<K>(memory, base + areas.ll_slots + k * stride, shape.slot_bytes));
-            memory.add_atomic(base + areas.flags);
+            for slot in 0..shape.ranks * SLOTS as usize {
+                add_lines::<K>(memory, base + areas.ll_slots + slot * stride, shape.slot_bytes);
+            }
+            add_flags(memory, base, shape, areas, &[0]);
         }
         Algorithm::RingSimple => {
-            for slot in 0..SLOTS as usize {
+            for slot in 0..shape.ranks * SLOTS as usize {
                 let slot = base + areas.simple_slots + slot * simple::slot_stride(shape.slot_bytes);
-                memory.add_plain(slot, 2);
+                // the call, the bytes, whether they are lent, and where they are then
+                memory.add_plain(slot, 4);
                 memory.add_plain(slot + simple::HEADER_BYTES, shape.slot_bytes / 8);
             }
-            memory.add_atomic(base + areas.flags + FLAG_STRIDE);
-            memory.add_atomic(base + areas.flags + 2 * FLAG_STRIDE);
+            add_flags(memory, base, shape, areas, &[1, 2]);
+        }
+        other => unreachable!("{other:?} has no memory of its own"),
+    }
+}
+
+/// Flags of the links with every rank.
+fn add_flags(memory: &mut Memory, base: usize, shape: Shape, areas: &Areas, flags: &[usize]) {
+    for peer in 0..shape.ranks {
+        for flag in flags {
+            memory.add_atomic(base + areas.flags + (peer * FLAGS + flag) * FLAG_STRIDE);
         }
     }
 }

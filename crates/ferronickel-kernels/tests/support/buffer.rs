@@ -42,6 +42,12 @@ impl Buffer {
         self.memory.wrapping_add(GUARD + self.shift)
     }
 
+    /// How many bytes there are.
+    #[allow(dead_code)] // not every test asks
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Element `i`; nobody writes meanwhile.
     pub fn get<E: Element>(&self, i: usize) -> E {
         assert!((i + 1) * size_of::<E>() <= self.bytes);

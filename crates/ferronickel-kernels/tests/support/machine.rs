@@ -26,6 +26,9 @@ pub unsafe trait Machine: Copy {
     }
     /// One turn of a waiting loop.
     fn pause(self, turns: &mut u32) -> Result<(), Stop>;
+    /// Makes [`pause`](Self::pause) of the block's other threads say that they must stop. A block of one thread has
+    /// none.
+    fn raise(self) {}
     /// A plain load.
     ///
     /// # Safety
@@ -176,6 +179,10 @@ unsafe impl<M: Machine, K: LineKind> Block for TestBlock<M, K> {
 
     fn pause(self, turns: &mut u32) -> Result<(), Stop> {
         self.machine.pause(turns)
+    }
+
+    fn raise(self, _stop: Stop) {
+        self.machine.raise();
     }
 
     unsafe fn load_pack(self, from: *const Pack) -> Pack {

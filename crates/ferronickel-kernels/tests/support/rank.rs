@@ -1,13 +1,17 @@
 //! A rank of a communicator: its memory, its counters, and the one place from which every algorithm is called.
 
-use ferronickel_kernels::algorithm::two_shot::direct::{self, NOT_SHARED, Outcome};
+use crate::links::{FLAGS, flag};
+use crate::shape::{double_binary_tree, rooted_tree};
+use ferronickel_kernels::algorithm::exchange::{Transfer, exchange};
+use ferronickel_kernels::algorithm::hierarchical::{self, Across};
+use ferronickel_kernels::algorithm::two_shot::direct::{self, Outcome};
 use ferronickel_kernels::algorithm::two_shot::staged;
-use ferronickel_kernels::algorithm::{one_shot, ring};
-use ferronickel_kernels::block::{Block, Stop};
+use ferronickel_kernels::algorithm::{flat, one_shot, pat, ring, tree};
+use ferronickel_kernels::block::{Block, Reduction, Stop};
 use ferronickel_kernels::element::Element;
 use ferronickel_kernels::protocol::ll::{self, LowLatency};
 use ferronickel_kernels::protocol::simple::{self, Simple};
-use ferronickel_kernels::protocol::{CallContext, FLAG_STRIDE, Link, SLOTS, Wire};
+use ferronickel_kernels::protocol::{CallContext, FLAG_STRIDE, Lending, Link, NOT_SHARED, SLOTS, Wire};
 use ferronickel_kernels::reduce::Reduce;
 
 /// Every way to all-reduce.
@@ -29,10 +33,41 @@ pub enum Algorithm {
     RingLl,
     /// Ring with Simple.
     RingSimple,
+    /// Two hops over links with LL.
+    FlatLl,
+    /// Two hops over links with Simple.
+    FlatSimple,
+    /// Two trees with LL.
+    TreeLl,
+    /// Two trees with Simple.
+    TreeSimple,
+    /// Nodes of the first ranks and the last, a ring across.
+    HierarchicalRing,
+    /// The same with trees across.
+    HierarchicalTree,
+}
+
+/// What is called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(dead_code)] // loom calls only some
+pub enum Collective {
+    /// Every rank gets the reduction of all.
+    AllReduce,
+    /// A root gives to all.
+    Broadcast(usize),
+    /// A root gets the reduction of all.
+    Reduce(usize),
+    /// Every rank gets everything.
+    AllGather,
+    /// Every rank gets its part of the reduction of all.
+    ReduceScatter,
+    /// Every rank sends a part to each.
+    AllToAll,
 }
 
 impl Algorithm {
     /// Whether all of a call's elements must fit a place of the inbox.
+    #[allow(dead_code)] // loom's do
     pub fn is_one_shot(self) -> bool {
         matches!(self, Algorithm::OneShotLl | Algorithm::OneShotSimple)
     }
@@ -40,7 +75,7 @@ impl Algorithm {
 
 /// All of them.
 #[allow(dead_code)] // loom names its own
-pub const ALGORITHMS: [Algorithm; 8] = [
+pub const ALGORITHMS: [Algorithm; 14] = [
     Algorithm::OneShotLl,
     Algorithm::OneShotSimple,
     Algorithm::Direct,
@@ -49,6 +84,12 @@ pub const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::Staged,
     Algorithm::RingLl,
     Algorithm::RingSimple,
+    Algorithm::FlatLl,
+    Algorithm::FlatSimple,
+    Algorithm::TreeLl,
+    Algorithm::TreeSimple,
+    Algorithm::HierarchicalRing,
+    Algorithm::HierarchicalTree,
 ];
 
 /// What all ranks of a communicator agree on.
@@ -75,11 +116,11 @@ pub struct Areas {
     pub boards: usize,
     /// TwoShot's stage.
     pub stage: usize,
-    /// Ring's slots for LL.
+    /// The links' slots for LL.
     pub ll_slots: usize,
-    /// Ring's slots for Simple.
+    /// The links' slots for Simple.
     pub simple_slots: usize,
-    /// Ring's flags: head for LL, head and tail for Simple.
+    /// The links' flags, for each other rank: head for LL, head and tail for Simple.
     pub flags: usize,
     /// All of it.
     pub bytes: usize,
@@ -98,9 +139,9 @@ impl Areas {
         let simple_inbox = area(one_shot::simple_inbox_bytes(shape.capacity, shape.ranks));
         let boards = area(shape.channels * direct::board_bytes(shape.ranks));
         let stage = area(staged::stage_bytes(shape.slot_bytes, shape.ranks));
-        let ll_slots = area(SLOTS as usize * ll::lines::<B>(shape.slot_bytes) * B::LINE_BYTES);
-        let simple_slots = area(SLOTS as usize * simple::slot_stride(shape.slot_bytes));
-        let flags = area(3 * FLAG_STRIDE);
+        let ll_slots = area(shape.ranks * SLOTS as usize * ll::lines::<B>(shape.slot_bytes) * B::LINE_BYTES);
+        let simple_slots = area(shape.ranks * SLOTS as usize * simple::slot_stride(shape.slot_bytes));
+        let flags = area(shape.ranks * FLAGS * FLAG_STRIDE);
         Areas { ll_inbox, simple_inbox, boards, stage, ll_slots, simple_slots, flags, bytes }
     }
 }
@@ -116,6 +157,13 @@ pub struct Data<E> {
     pub count: usize,
 }
 
+/// Runs `f` in a frame of its own: what is not optimised keeps every kernel of a function on the stack at once, and a model
+/// checker's threads have small ones.
+#[inline(never)]
+fn on_its_own<T>(f: impl FnOnce() -> T) -> T {
+    f()
+}
+
 /// A rank, or one thread of its block.
 pub struct Rank<B> {
     /// Who runs it.
@@ -127,72 +175,80 @@ pub struct Rank<B> {
     shape: Shape,
     areas: Areas,
     bases: Vec<*mut u8>,
+    links: *mut Link,
+    lending: Lending,
+    ll_inbox: u64,
+    simple_inbox: u64,
     stage_step: u64,
-    ll_steps: (u64, u64),
-    simple_steps: (u64, u64),
 }
 
 impl<B: Block> Rank<B> {
-    /// Rank `rank`; `bases` are the starts of all ranks' memory; counters start at `start`.
-    pub fn new(block: B, rank: usize, shape: Shape, bases: &[*mut u8], start: u64) -> Self {
+    /// Rank `rank`; `bases` are the starts of all ranks' memory, `links` of its [tables](crate::links::Tables); counters
+    /// start at `start`.
+    pub fn new(
+        block: B,
+        rank: usize,
+        shape: Shape,
+        bases: &[*mut u8],
+        links: *mut Link,
+        lending: Lending,
+        start: u64,
+    ) -> Self {
         let areas = Areas::of::<B>(shape);
-        let steps = (start, start);
-        let bases = bases.to_vec();
-        Rank { block, rank, epoch: start, shape, areas, bases, stage_step: start, ll_steps: steps, simple_steps: steps }
+        let (bases, ll_inbox, simple_inbox, stage_step) = (bases.to_vec(), start, start, start);
+        Rank { block, rank, epoch: start, shape, areas, bases, links, lending, ll_inbox, simple_inbox, stage_step }
     }
 
-    /// Writes the ring's flags as they stand after `start` steps; every rank does it before any begins.
+    /// Writes the links' flags as they stand after `start` steps; every rank does it before any begins.
     #[allow(dead_code)] // loom's ranks start at zero
     pub fn set_flags(&self) {
-        for flag in 0..3 {
-            // SAFETY: the flags lie in this rank's own memory, which nobody else uses yet
-            unsafe { self.block.release(self.flag(self.rank, flag), self.epoch) };
+        for peer in 0..self.shape.ranks {
+            for k in 0..FLAGS {
+                let flag = flag(&self.areas, &self.bases, self.rank, peer, k);
+                // SAFETY: the flags lie in this rank's own memory, which nobody else uses yet
+                unsafe { self.block.release(flag, self.epoch) };
+            }
         }
     }
 
-    /// A flag of the ring at rank `at`.
-    pub fn flag(&self, at: usize, flag: usize) -> *mut u64 {
-        self.bases[at].wrapping_add(self.areas.flags + flag * FLAG_STRIDE).cast()
+    /// Counts an epoch of an inbox that nobody used, so that all used ones have one parity.
+    #[allow(dead_code)] // only loom's broken ranks do
+    pub fn skip_epoch(&mut self, skip: bool) {
+        self.ll_inbox += skip as u64;
+        self.simple_inbox += skip as u64;
     }
 
     fn at_every_rank(&self, area: usize) -> Vec<*mut u8> {
         self.bases.iter().map(|base| base.wrapping_add(area)).collect()
     }
 
-    /// The ring's links, from the previous rank and to the next.
-    pub fn links(&self, slots: usize, head: usize, steps: (u64, u64)) -> (Link, Link) {
-        let ranks = self.shape.ranks;
-        let (previous, next) = ((self.rank + ranks - 1) % ranks, (self.rank + 1) % ranks);
-        let link = |receiver: usize, sender: usize, peer: usize, step: u64| Link {
-            slots: self.bases[receiver].wrapping_add(slots),
-            tail: self.flag(receiver, 2),
-            head: self.flag(sender, head),
-            peer: peer as u32,
-            step,
-        };
-        (link(self.rank, previous, previous, steps.0), link(next, self.rank, next, steps.1))
+    /// The tables of links from and to every rank.
+    pub fn tables(&self, is_ll: bool) -> (*mut Link, *mut Link) {
+        let from = self.links.wrapping_add(if is_ll { 0 } else { 2 * self.shape.ranks });
+        (from, from.wrapping_add(self.shape.ranks))
     }
 
-    /// The ring's wire of LL.
+    fn context(&self, call: u64) -> CallContext {
+        CallContext { call, slot_bytes: self.shape.slot_bytes, lending: self.lending }
+    }
+
+    /// LL.
     pub fn ll_wire(&self, call: u64) -> LowLatency<B> {
-        let (from_previous, to_next) = self.links(self.areas.ll_slots, 0, self.ll_steps);
-        let context = CallContext { call, slot_bytes: self.shape.slot_bytes };
-        LowLatency { block: self.block, from_previous, to_next, context }
+        LowLatency { block: self.block, context: self.context(call) }
     }
 
-    /// The ring's wire of Simple.
+    /// Simple.
     pub fn simple_wire(&self, call: u64) -> Simple<B> {
-        let (from_previous, to_next) = self.links(self.areas.simple_slots, 1, self.simple_steps);
-        let context = CallContext { call, slot_bytes: self.shape.slot_bytes };
-        Simple { block: self.block, from_previous, to_next, context }
+        Simple { block: self.block, context: self.context(call) }
     }
 
-    /// All-reduce.
+    /// Makes a call.
     ///
     /// # Safety
     /// The pointers cover what `data` says; every rank makes the same calls in the same order.
-    pub unsafe fn all_reduce<E: Element, R: Reduce<E>>(
+    pub unsafe fn call<E: Element, R: Reduce<E>>(
         &mut self,
+        what: Collective,
         how: Algorithm,
         op: R,
         data: Data<E>,
@@ -202,34 +258,46 @@ impl<B: Block> Rank<B> {
         // SAFETY: the caller's promise
         unsafe {
             match how {
-                _ if how.is_one_shot() => self.one_shot(how, op, data, call),
-                Algorithm::Direct | Algorithm::DirectApart | Algorithm::DirectOutOfReach => {
+                Algorithm::OneShotLl | Algorithm::OneShotSimple => self.one_shot(what, how, op, data, call),
+                Algorithm::Direct | Algorithm::DirectApart => {
+                    let outcome = self.direct(how, op, data, call)?;
+                    // where only a rank itself can prepare its elements, nobody can do it for it
+                    let outcome_expected = if op.differs_between_ranks() && self.shape.ranks > 1 {
+                        Outcome::OutOfReach
+                    } else {
+                        Outcome::Done
+                    };
+                    assert_eq!(outcome, outcome_expected);
+                    if outcome == Outcome::OutOfReach { self.staged(op, data, call) } else { Ok(()) }
+                }
+                Algorithm::DirectOutOfReach => {
                     let outcome = self.direct(how, op, data, call)?;
                     // a rank alone is out of nobody's reach
-                    let impossible = how == Algorithm::DirectOutOfReach || op.differs_between_ranks();
-                    let expected = if self.shape.ranks > 1 && impossible { Outcome::OutOfReach } else { Outcome::Done };
+                    let expected = if self.shape.ranks > 1 { Outcome::OutOfReach } else { Outcome::Done };
                     assert_eq!(outcome, expected);
                     if outcome == Outcome::OutOfReach { self.staged(op, data, call) } else { Ok(()) }
                 }
                 Algorithm::Staged => self.staged(op, data, call),
-                Algorithm::RingLl => {
-                    let mut wire = self.ll_wire(call);
-                    self.ring(&mut wire, op, data)?;
-                    self.ll_steps = wire.steps();
-                    Ok(())
+                // a rank alone has no links
+                _ if self.shape.ranks == 1 => self.alone(op, data),
+                Algorithm::RingLl | Algorithm::FlatLl | Algorithm::TreeLl => {
+                    self.over_links(self.ll_wire(call), true, what, how, op, data)
                 }
-                _ => {
-                    let mut wire = self.simple_wire(call);
-                    self.ring(&mut wire, op, data)?;
-                    self.simple_steps = wire.steps();
-                    Ok(())
-                }
+                _ => self.over_links(self.simple_wire(call), false, what, how, op, data),
             }
         }
     }
 
+    unsafe fn alone<E: Element, R: Reduce<E>>(&self, op: R, data: Data<E>) -> Result<(), Stop> {
+        let reduction = Reduction::new(op, [data.receive], [data.send], data.count, true);
+        // SAFETY: the caller's promise
+        unsafe { self.block.reduce(reduction) };
+        Ok(())
+    }
+
     unsafe fn one_shot<E: Element, R: Reduce<E>>(
-        &self,
+        &mut self,
+        what: Collective,
         how: Algorithm,
         op: R,
         data: Data<E>,
@@ -238,22 +306,35 @@ impl<B: Block> Rank<B> {
         let ll = how == Algorithm::OneShotLl;
         let inboxes = self.at_every_rank(if ll { self.areas.ll_inbox } else { self.areas.simple_inbox });
         assert!(data.count * size_of::<E>() <= self.shape.capacity);
-        let arguments = one_shot::Arguments {
+        let counter = if ll { &mut self.ll_inbox } else { &mut self.simple_inbox };
+        *counter += 1;
+        let (send_stride, receive_stride) = match what {
+            Collective::AllGather => (0, data.count),
+            Collective::ReduceScatter => (data.count, 0),
+            Collective::AllToAll => (data.count, data.count),
+            _ => (0, 0),
+        };
+        let a = one_shot::Arguments {
             send: data.send,
             receive: data.receive,
             count: data.count,
+            send_stride,
+            receive_stride,
             inboxes: inboxes.as_ptr(),
             capacity: self.shape.capacity,
             rank: self.rank as u32,
             ranks: self.shape.ranks as u32,
-            epoch: self.epoch,
+            epoch: *counter,
             call,
         };
+        let gathers = matches!(what, Collective::AllGather | Collective::AllToAll);
         // SAFETY: the caller's promise
         unsafe {
-            match ll {
-                true => one_shot::all_reduce_ll(self.block, op, &arguments),
-                false => one_shot::all_reduce_simple(self.block, op, &arguments),
+            match (gathers, ll) {
+                (false, true) => on_its_own(|| one_shot::reduce_ll(self.block, op, &a)),
+                (false, false) => on_its_own(|| one_shot::reduce_simple(self.block, op, &a)),
+                (true, true) => on_its_own(|| one_shot::gather_ll(self.block, &a)),
+                (true, false) => on_its_own(|| one_shot::gather_simple(self.block, &a)),
             }
         }
     }
@@ -293,7 +374,7 @@ impl<B: Block> Rank<B> {
                 call,
             };
             // SAFETY: the caller's promise
-            outcome = unsafe { direct::all_reduce(self.block, op, &arguments)? };
+            outcome = unsafe { on_its_own(|| direct::all_reduce(self.block, op, &arguments))? };
         }
         Ok(outcome)
     }
@@ -312,20 +393,244 @@ impl<B: Block> Rank<B> {
             call,
         };
         // SAFETY: the caller's promise
-        self.stage_step = unsafe { staged::all_reduce(self.block, op, &arguments)? };
+        self.stage_step = unsafe { on_its_own(|| staged::all_reduce(self.block, op, &arguments))? };
         Ok(())
     }
 
-    unsafe fn ring<E: Element, R: Reduce<E>>(&self, wire: &mut impl Wire<B>, op: R, data: Data<E>) -> Result<(), Stop> {
-        let arguments = ring::Arguments {
+    unsafe fn over_links<E: Element, R: Reduce<E>>(
+        &self,
+        wire: impl Wire<B>,
+        is_ll: bool,
+        what: Collective,
+        how: Algorithm,
+        op: R,
+        data: Data<E>,
+    ) -> Result<(), Stop> {
+        // SAFETY: the caller's promise
+        unsafe {
+            match how {
+                Algorithm::RingLl | Algorithm::RingSimple => self.ring(wire, is_ll, what, op, data),
+                Algorithm::FlatLl | Algorithm::FlatSimple => self.flat(wire, is_ll, what, op, data),
+                Algorithm::HierarchicalRing => self.hierarchical(wire, Across::Ring, op, data),
+                Algorithm::HierarchicalTree => self.hierarchical(wire, Across::Tree, op, data),
+                _ if matches!(what, Collective::AllGather | Collective::ReduceScatter) => {
+                    self.pat(wire, is_ll, what, op, data)
+                }
+                _ => self.tree(wire, is_ll, what, op, data),
+            }
+        }
+    }
+
+    unsafe fn ring<E: Element, R: Reduce<E>>(
+        &self,
+        wire: impl Wire<B>,
+        is_ll: bool,
+        what: Collective,
+        op: R,
+        data: Data<E>,
+    ) -> Result<(), Stop> {
+        let ranks = self.shape.ranks;
+        // not in the order of the ranks: 0, n - 1, n - 2, ...
+        let order: Vec<_> = (0..ranks).map(|place| ((ranks - place) % ranks) as u32).collect();
+        let place = |rank: usize| (ranks - rank) % ranks;
+        let position = place(self.rank);
+        let at = |place: usize| order[place % ranks] as usize;
+        let (from, to) = self.tables(is_ll);
+        let root = match what {
+            Collective::Broadcast(root) | Collective::Reduce(root) => root,
+            _ => 0,
+        };
+        let a = ring::Arguments {
             send: data.send,
             receive: data.receive,
             count: data.count,
-            slot_bytes: self.shape.slot_bytes,
-            position: self.rank as u32,
+            from_previous: from.wrapping_add(at(position + ranks - 1)),
+            to_next: to.wrapping_add(at(position + 1)),
+            order: order.as_ptr(),
+            stride: data.count,
+            position: position as u32,
+            root: place(root) as u32,
+            ranks: ranks as u32,
+        };
+        // SAFETY: the caller's promise
+        unsafe {
+            match what {
+                Collective::Broadcast(_) => on_its_own(|| ring::broadcast(wire, &a)),
+                Collective::Reduce(_) => on_its_own(|| ring::reduce(wire, op, &a)),
+                Collective::AllGather => on_its_own(|| ring::all_gather(wire, &a)),
+                Collective::ReduceScatter => on_its_own(|| ring::reduce_scatter(wire, op, &a)),
+                _ => on_its_own(|| ring::all_reduce(wire, op, &a)),
+            }
+        }
+    }
+
+    unsafe fn flat<E: Element, R: Reduce<E>>(
+        &self,
+        wire: impl Wire<B>,
+        is_ll: bool,
+        what: Collective,
+        op: R,
+        data: Data<E>,
+    ) -> Result<(), Stop> {
+        let (from, to) = self.tables(is_ll);
+        let root = match what {
+            Collective::Broadcast(root) | Collective::Reduce(root) => root,
+            _ => 0,
+        };
+        let a = flat::Arguments {
+            send: data.send,
+            receive: data.receive,
+            count: data.count,
+            from,
+            to,
+            stride: data.count,
+            rank: self.rank as u32,
+            root: root as u32,
             ranks: self.shape.ranks as u32,
         };
         // SAFETY: the caller's promise
-        unsafe { ring::all_reduce(wire, op, &arguments) }
+        unsafe {
+            match what {
+                Collective::Broadcast(_) => on_its_own(|| flat::broadcast(wire, &a)),
+                Collective::Reduce(_) => on_its_own(|| flat::reduce(wire, op, &a)),
+                Collective::AllGather => on_its_own(|| flat::all_gather(wire, &a)),
+                Collective::ReduceScatter => on_its_own(|| flat::reduce_scatter(wire, op, &a)),
+                _ => on_its_own(|| flat::all_reduce(wire, op, &a)),
+            }
+        }
+    }
+
+    unsafe fn pat<E: Element, R: Reduce<E>>(
+        &self,
+        wire: impl Wire<B>,
+        is_ll: bool,
+        what: Collective,
+        op: R,
+        data: Data<E>,
+    ) -> Result<(), Stop> {
+        let (from, to) = self.tables(is_ll);
+        let a = pat::Arguments {
+            send: data.send,
+            receive: data.receive,
+            count: data.count,
+            from,
+            to,
+            stride: data.count,
+            rank: self.rank as u32,
+            ranks: self.shape.ranks as u32,
+        };
+        // SAFETY: the caller's promise
+        unsafe {
+            match what {
+                Collective::AllGather => on_its_own(|| pat::all_gather(wire, &a)),
+                _ => on_its_own(|| pat::reduce_scatter(wire, op, &a)),
+            }
+        }
+    }
+
+    /// The links of a place in a tree.
+    fn node(&self, is_ll: bool, place: crate::shape::TreePlace) -> tree::Node {
+        let (from, to) = self.tables(is_ll);
+        let along =
+            |table: *mut Link, rank: Option<usize>| rank.map_or(std::ptr::null_mut(), |rank| table.wrapping_add(rank));
+        tree::Node {
+            to_parent: along(to, place.parent),
+            from_parent: along(from, place.parent),
+            from_children: place.children.map(|child| along(from, child)),
+            to_children: place.children.map(|child| along(to, child)),
+        }
+    }
+
+    unsafe fn tree<E: Element, R: Reduce<E>>(
+        &self,
+        wire: impl Wire<B>,
+        is_ll: bool,
+        what: Collective,
+        op: R,
+        data: Data<E>,
+    ) -> Result<(), Stop> {
+        let (rank, ranks) = (self.rank, self.shape.ranks);
+        let places = match what {
+            Collective::Broadcast(root) | Collective::Reduce(root) => [rooted_tree(ranks, rank, root); 2],
+            _ => double_binary_tree(ranks, rank),
+        };
+        let trees = places.map(|place| self.node(is_ll, place));
+        let a = tree::Arguments { send: data.send, receive: data.receive, count: data.count, trees };
+        // SAFETY: the caller's promise
+        unsafe {
+            match what {
+                Collective::Broadcast(_) => on_its_own(|| tree::broadcast(wire, &a)),
+                Collective::Reduce(_) => on_its_own(|| tree::reduce(wire, op, &a)),
+                _ => on_its_own(|| tree::all_reduce(wire, op, &a)),
+            }
+        }
+    }
+
+    /// Two nodes: the first third of the ranks, at least one, and the others.
+    unsafe fn hierarchical<E: Element, R: Reduce<E>>(
+        &self,
+        wire: impl Wire<B>,
+        across: Across,
+        op: R,
+        data: Data<E>,
+    ) -> Result<(), Stop> {
+        let (rank, ranks) = (self.rank, self.shape.ranks);
+        let first = ranks.div_ceil(3);
+        let owners = first.min(ranks - first);
+        let position = (rank >= first) as usize;
+        let start = position * first;
+        let locals = if position == 0 { first } else { ranks - first };
+        let local: Vec<_> = (start..start + locals).map(|rank| rank as u32).collect();
+        let index = rank - start;
+        // the owner of the same share on the other node
+        let other = if position == 0 { first + index } else { index };
+        let (from, to) = self.tables(false);
+        let is_owner = index < owners;
+        let trees = match is_owner {
+            true => double_binary_tree(2, position).map(|place| {
+                let rank = |node: usize| if node == position { rank } else { other };
+                self.node(false, place.map(rank))
+            }),
+            false => [self.node(false, Default::default()); 2],
+        };
+        let null = std::ptr::null_mut();
+        let (from_previous, to_next) =
+            if is_owner { (from.wrapping_add(other), to.wrapping_add(other)) } else { (null, null) };
+        let a = hierarchical::Arguments {
+            send: data.send,
+            receive: data.receive,
+            count: data.count,
+            from,
+            to,
+            local: local.as_ptr(),
+            locals: locals as u32,
+            index: index as u32,
+            owners: owners as u32,
+            nodes: 2,
+            across,
+            ring: hierarchical::Neighbours { from_previous, to_next, position: position as u32 },
+            trees,
+        };
+        // SAFETY: the caller's promise
+        unsafe { on_its_own(|| hierarchical::all_reduce(wire, op, &a)) }
+    }
+
+    /// Moves messages, in the order in which they are along each link.
+    ///
+    /// # Safety
+    /// The buffers cover the bytes; every message has its other end.
+    #[allow(dead_code)] // not every test has messages
+    pub unsafe fn exchange(&self, transfers: &mut [Transfer]) -> Result<(), Stop> {
+        let (count, slot_bytes) = (transfers.len(), self.shape.slot_bytes);
+        // SAFETY: the caller's promise
+        unsafe { exchange(self.block, transfers.as_mut_ptr(), count, slot_bytes, &self.lending) }
+    }
+
+    /// One end of a message.
+    #[allow(dead_code)] // as above
+    pub fn transfer(&self, peer: usize, sends: bool, buffer: *mut u8, bytes: usize, call: u64) -> Transfer {
+        let (from, to) = self.tables(false);
+        let link = if sends { to } else { from }.wrapping_add(peer);
+        Transfer { link, buffer, bytes, call, sends, follows: false, moved: 0, lent_until: 0, done: false }
     }
 }

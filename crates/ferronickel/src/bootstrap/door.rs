@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ pub(crate) struct Door {
     /// Kept running as long as there is a door.
     service: Arc<Service>,
     arrivals: Mutex<Vec<(Purpose, Stream)>>,
+    /// How many they are, for those who ask again and again.
+    waiting: AtomicUsize,
     arrived: Condvar,
     /// Whom ranks are shown to that want to join.
     root: OnceLock<Arc<Root>>,
@@ -36,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(20);
 impl Door {
     pub(super) fn new(number: u64, secret: [u8; 32], service: Arc<Service>) -> Door {
         let (arrivals, arrived, root) = (Mutex::default(), Condvar::new(), OnceLock::new());
-        Door { number, secret, service, arrivals, arrived, root }
+        Door { number, secret, service, arrivals, waiting: AtomicUsize::new(0), arrived, root }
     }
 
     pub(super) fn secret(&self) -> &[u8; 32] {
@@ -64,6 +67,7 @@ impl Door {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         if arrivals.len() < MOST_ARRIVALS {
             arrivals.push((purpose, stream));
+            self.waiting.store(arrivals.len(), Ordering::Release);
         }
         self.arrived.notify_all();
     }
@@ -74,7 +78,7 @@ impl Door {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(at) = arrivals.iter().position(|(other, _)| *other == purpose) {
-                return Ok(arrivals.swap_remove(at).1);
+                return Ok(self.hand_out(&mut arrivals, at));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || stop() {
@@ -83,6 +87,22 @@ impl Door {
             }
             arrivals = self.arrived.wait_timeout(arrivals, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// The connection with this purpose, if it has come.
+    pub fn take_arrived(&self, purpose: Purpose) -> Option<Stream> {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = arrivals.iter().position(|(other, _)| *other == purpose)?;
+        Some(self.hand_out(&mut arrivals, at))
+    }
+
+    fn hand_out(&self, arrivals: &mut Vec<(Purpose, Stream)>, at: usize) -> Stream {
+        let (_, stream) = arrivals.swap_remove(at);
+        self.waiting.store(arrivals.len(), Ordering::Release);
+        stream
     }
 
     /// The purpose of a connection of this communicator.

@@ -19,6 +19,7 @@ use crate::device::context::RankContext;
 use crate::device::host::lock::Lock;
 use crate::device::host::{threads, wait};
 use crate::device::progress::Failure;
+use crate::device::shape::Shape;
 use crate::diagnostics::decisions::Decision;
 use crate::diagnostics::log;
 use crate::error::{Error, ErrorKind, Result};
@@ -31,6 +32,7 @@ use crate::{fork, group};
 /// Settings by which ranks plan: they must be the same everywhere, or ranks would wait for each other in different
 /// algorithms.
 const SHARED_TEXTS: [&Variable; 2] = [&variables::ALGO, &variables::PROTO];
+const SHARED_FLAGS: [&Variable; 1] = [&variables::DETERMINISTIC];
 const SHARED_NUMBERS: [&Variable; 5] = [
     &variables::BUFFSIZE,
     &variables::MIN_NCHANNELS,
@@ -212,7 +214,8 @@ impl Coming<'_> {
     fn settings(&self) -> Vec<String> {
         let texts = SHARED_TEXTS.map(|variable| self.config.text(variable).value.unwrap_or("not set").to_string());
         let numbers = SHARED_NUMBERS.map(|variable| self.config.integer(variable).value.to_string());
-        [&texts[..], &numbers[..]].concat()
+        let flags = SHARED_FLAGS.map(|variable| u8::from(self.config.flag(variable).value).to_string());
+        [&texts[..], &numbers[..], &flags[..]].concat()
     }
 
     /// What the ranks have said of themselves. Ranks whose versions or settings differ would plan differently.
@@ -232,7 +235,7 @@ impl Coming<'_> {
             if ours != theirs {
                 return differs("the version of ferronickel", ours, theirs, rank, "use the same for every rank");
             }
-            let names = SHARED_TEXTS.iter().chain(&SHARED_NUMBERS);
+            let names = SHARED_TEXTS.iter().chain(&SHARED_NUMBERS).chain(&SHARED_FLAGS);
             for ((variable, first), second) in names.zip(&first.settings).zip(&peer.settings) {
                 if first != second {
                     return differs(variable.name, first, second, rank, "set it alike for every rank");
@@ -282,6 +285,9 @@ impl Joining<'_> {
                 .collect(),
             apart: !roads.one_process(),
             channels: connected.channels,
+            links: connected.links,
+            shape: Shape::of(roads.node_of_each(), rank),
+            transfers: Vec::with_capacity(2 * size).into(),
             progress: self.member.progress().clone(),
             decisions,
             proxy: connected.proxy,
@@ -333,7 +339,7 @@ impl Joining<'_> {
             let direct = channels::direct(&roads);
             let buffer = config.integer(&variables::BUFFSIZE).value.unsigned_abs() as usize;
             let layout = Layout::new(size, count, direct.is_ok(), buffer);
-            let planner = Planner::new(config, &roads, direct, count, &layout.capacities)?;
+            let planner = Planner::new(config, &roads, direct, count)?;
             let rings = vec![(0..size).collect(); count];
             let request = Request {
                 member: &self.member,

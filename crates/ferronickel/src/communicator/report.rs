@@ -9,7 +9,7 @@ use crate::bootstrap::interfaces::Choice;
 use crate::config::variables;
 use crate::device::Device;
 use crate::diagnostics::log::{self, Level, Subsys, info, version};
-use crate::group::Call;
+use crate::group::CollectiveCall;
 use crate::plan::{Plan, names};
 use crate::transport::layout::Layout;
 use crate::transport::{PeerInfo, Roads, Transport};
@@ -111,7 +111,7 @@ impl Inner {
             "{channels} coll channels, 0 collnet channels, 0 nvls channels, 0 p2p channels, 0 p2p channels per peer"
         );
         if rank == 0 {
-            info!(device, Subsys::TUNING, "{}", self.planner);
+            self.planner.to_string().lines().for_each(|line| info!(device, Subsys::TUNING, "{line}"));
         }
     }
 
@@ -168,21 +168,26 @@ impl Inner {
 
     /// The lines that a call writes, when they are wanted.
     #[inline]
-    pub(crate) fn log_call(&self, call: &Call, stream: u32, plan: &Plan, number: u64) {
-        if !log::enabled(Level::Info, Subsys::COLL | Subsys::TUNING) {
-            return;
+    pub(crate) fn log_call(&self, call: &CollectiveCall, stream: u32, plan: &Plan, number: u64) {
+        if log::enabled(Level::Info, Subsys::COLL | Subsys::TUNING) {
+            self.write_call(call, stream, plan, number);
         }
-        let (size, device) = (self.size, self.device.index());
+    }
+
+    #[cold]
+    fn write_call(&self, call: &CollectiveCall, stream: u32, plan: &Plan, number: u64) {
+        let (size, device, name) = (self.size, self.device.index(), call.collective.log_name());
         info!(
             device,
             Subsys::COLL,
-            "AllReduce: opCount {:x} sendbuff {:p} recvbuff {:p} count {} datatype {} op {} root 0 comm {:#x} [nranks={size}] stream {}",
+            "{name}: opCount {:x} sendbuff {:p} recvbuff {:p} count {} datatype {} op {} root {} comm {:#x} [nranks={size}] stream {}",
             number - 1,
             call.send,
             call.receive,
             call.count,
             call.data_type as u8,
-            call.op as u8,
+            call.op.kind.number(),
+            call.root,
             self.number,
             stream,
         );
@@ -191,7 +196,7 @@ impl Inner {
         info!(
             device,
             Subsys::TUNING,
-            "AllReduce: {bytes} Bytes -> Algo {} proto {} channel{{Lo..Hi}}={{0..{}}}",
+            "{name}: {bytes} Bytes -> Algo {} proto {} channel{{Lo..Hi}}={{0..{}}}",
             algorithm.to_uppercase(),
             protocol.to_uppercase(),
             plan.channels - 1,
@@ -235,12 +240,17 @@ impl Inner {
         for refusal in &decision.refused {
             let _ = write!(line, "; {refusal}");
         }
-        let costs = COST_AT.map(|(bytes, size)| {
-            let here = self.planner.all_reduce(bytes).microseconds;
-            let best = self.planner.best_on(possible, bytes);
-            format!("{:.1} times as long at {size} ({best:.1} -> {here:.1} us)", here / best)
-        });
-        let _ = write!(line, "; predicted cost: an all-reduce takes {}", costs.join(", "));
+        let costs: Vec<_> = COST_AT
+            .iter()
+            .filter_map(|&(bytes, size)| {
+                let here = self.planner.all_reduce_microseconds(bytes)?;
+                let best = self.planner.best_on(possible, bytes);
+                Some(format!("{:.1} times as long at {size} ({best:.1} -> {here:.1} us)", here / best))
+            })
+            .collect();
+        if !costs.is_empty() {
+            let _ = write!(line, "; predicted cost: an all-reduce takes {}", costs.join(", "));
+        }
         log::announce(&line);
     }
 }

@@ -156,6 +156,8 @@ variables! {
         "The most channels to use; -2 leaves the choice to ferronickel.";
     BUFFSIZE = "NCCL_BUFFSIZE", Kind::Integer { lowest: 4096, highest: 1 << 30 }, "1048576",
         "The size in bytes of the buffer of a connection under the Simple protocol.";
+    DETERMINISTIC = "FERRONICKEL_DETERMINISTIC", Kind::Flag, "0",
+        "1 combines elements in the order of their ranks, so that results have the same bits whatever the algorithm, protocol, channels or road.";
     ANNOUNCE = "FERRONICKEL_ANNOUNCE", Kind::Flag, "1",
         "Whether a line tells, even when the log is off, that a slower road is taken or that a collective makes no progress.";
     TIMEOUT = "FERRONICKEL_TIMEOUT", Kind::Integer { lowest: 0, highest: 31_536_000 }, "30",

@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use self::ranges::Ranges;
+use ferronickel_kernels::protocol;
+
 use super::region::Region;
 use crate::fork::Mark;
 
@@ -95,19 +97,21 @@ impl Arena {
         self.region.bytes()
     }
 
+    /// The arena as kernels know it.
+    pub fn range(&self) -> protocol::Arena {
+        protocol::Arena { base: self.at(0), bytes: self.bytes() }
+    }
+
     /// The arena's name for other processes.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.region.file().expect("an arena is shared memory")
-    }
-
-    /// The offset of an address in the arena; None for memory that is not in it.
-    pub fn offset_of(&self, address: *const u8) -> Option<usize> {
-        (address as usize).checked_sub(self.at(0) as usize).filter(|&offset| offset < self.bytes())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ferronickel_kernels::protocol::NOT_SHARED;
+
     use super::*;
 
     #[test]
@@ -118,7 +122,7 @@ mod tests {
         // SAFETY: the range was taken
         unsafe { std::slice::from_raw_parts_mut(arena.at(range.start), 5 << 20) }.fill(7);
         assert!(blocks() * 512 >= 5 << 20);
-        assert_eq!(arena.offset_of(arena.at(range.start + 3)), Some(range.start + 3));
+        assert_eq!(arena.range().offset_of(arena.at(range.start + 3)), range.start as u64 + 3);
         arena.give_back(range.clone());
         assert_eq!(blocks(), 0, "memory that nobody has is kept");
         assert_eq!(arena.take(5 << 20), Some(range.clone()));
@@ -129,8 +133,8 @@ mod tests {
     #[test]
     fn addresses_outside_are_known_as_such() {
         let arena = Arena::new().unwrap();
-        assert_eq!(arena.offset_of(std::ptr::from_ref(&arena).cast()), None);
-        assert_eq!(arena.offset_of(arena.at(0).wrapping_add(arena.bytes())), None);
+        assert_eq!(arena.range().offset_of(std::ptr::from_ref(&arena).cast()), NOT_SHARED);
+        assert_eq!(arena.range().offset_of(arena.at(0).wrapping_add(arena.bytes())), NOT_SHARED);
     }
 
     #[test]

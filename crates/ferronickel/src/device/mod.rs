@@ -11,6 +11,8 @@ pub(crate) mod launch;
 mod memory;
 pub(crate) mod progress;
 pub(crate) mod region;
+pub(crate) mod shape;
+pub(crate) mod work;
 
 use std::fmt;
 

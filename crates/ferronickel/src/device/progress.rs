@@ -45,12 +45,18 @@ pub(crate) struct Progress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Report {
     pub rank: u32,
+    /// The number of the collective that it began last, and its description.
     pub started: u64,
     pub call: u64,
+    /// The number of the collective that it finished last.
+    pub finished: u64,
+    /// How many launches it is done with, and how many it will be done with once it has left.
     pub done: u64,
     pub last: Option<u64>,
 }
 
+/// How long what a rank has sent may still be on its way after it has left.
+const LAST_MESSAGES: Duration = Duration::from_secs(1);
 /// How long a rank that must stop waits to be told why, when another process gave the word.
 const UNTOLD: Duration = Duration::from_secs(2);
 
@@ -162,12 +168,15 @@ impl Progress {
         failure.clone()
     }
 
-    /// Says that `rank` begins call number `epoch`, on `processor`. False if it must not, because all must stop.
+    /// Says that `rank` begins a launch, on `processor`; if it is a collective, which number it has in the communicator,
+    /// and its description. False if it must not, because all must stop.
     #[inline(always)]
-    pub fn enter(&self, rank: usize, epoch: u64, call: u64, processor: u32) -> bool {
+    pub fn enter(&self, rank: usize, collective: Option<(u64, u64)>, processor: u32) -> bool {
         let own = self.rank(rank);
         own.processor.store(processor, Ordering::Relaxed);
-        own.begin(epoch, call);
+        if let Some((epoch, call)) = collective {
+            own.begin(epoch, call);
+        }
         own.place.enter(self.page.stop())
     }
 
@@ -178,11 +187,11 @@ impl Progress {
         self.others(rank).any(|(_, at)| at.processor.load(Ordering::Relaxed) == processor)
     }
 
-    /// Says that `rank` is done with call number `epoch` and touches nobody's memory any more. Follows every
+    /// Says that `rank` is done with its launch number `turn` and touches nobody's memory any more. Follows every
     /// [`enter`](Self::enter), even one that was refused.
     #[inline(always)]
-    pub fn leave(&self, rank: usize, epoch: u64) {
-        self.rank(rank).place.leave(epoch);
+    pub fn leave(&self, rank: usize, turn: u64) {
+        self.rank(rank).place.leave(turn);
     }
 
     /// Says that a call of `rank` was given up before its turn came.
@@ -190,13 +199,13 @@ impl Progress {
         self.rank(rank).place.skip();
     }
 
-    /// Whether every call of `rank` before number `epoch` is done.
+    /// Whether every launch of `rank` before number `turn` is done.
     #[inline(always)]
-    pub fn is_turn_of(&self, rank: usize, epoch: u64) -> bool {
-        self.rank(rank).place.is_turn_of(epoch)
+    pub fn is_turn_of(&self, rank: usize, turn: u64) -> bool {
+        self.rank(rank).place.is_turn_of(turn)
     }
 
-    /// How many calls `rank` is done with.
+    /// How many launches `rank` is done with.
     #[inline(always)]
     pub fn finished(&self, rank: usize) -> u64 {
         self.rank(rank).place.done()
@@ -220,7 +229,7 @@ impl Progress {
         self.rank(rank).place.is_outside()
     }
 
-    /// Says that `rank` makes no more calls after number `last`.
+    /// Says that `rank` launches no more after number `last`.
     pub fn depart(&self, rank: usize, last: u64) {
         self.rank(rank).depart(last);
         self.raise_alarm();
@@ -248,7 +257,8 @@ impl Progress {
     pub fn report(&self, rank: usize) -> Report {
         let at = self.rank(rank);
         let (started, call) = at.current().unwrap_or_default();
-        Report { rank: rank as u32, started, call, done: at.place.done(), last: at.last() }
+        let finished = if at.place.is_outside() { started } else { started.saturating_sub(1) };
+        Report { rank: rank as u32, started, call, finished, done: at.place.done(), last: at.last() }
     }
 
     /// Copies what a message tells of a rank whose page is not mapped here.
@@ -277,14 +287,16 @@ impl Progress {
     #[cold]
     pub fn look_for_trouble(&self, rank: usize, epoch: u64, call: u64) {
         for (peer, at) in self.others(rank) {
-            let last = at.last();
-            match at.current() {
+            // what it has begun before it left
+            let has_departed = self.has_departed(peer);
+            let current = at.current();
+            match current {
                 Some((started, theirs)) if started == epoch && theirs != call => {
                     return self.fail(self.mismatch(rank, call, peer, theirs, epoch));
                 }
                 _ => {}
             }
-            if last.is_some_and(|last| last < epoch) {
+            if has_departed && current.is_some_and(|(started, _)| started < epoch) {
                 let call = CallDescription::from_bits(call);
                 let (name, own) = (self.name(peer), self.name(rank));
                 let seen = format!("{name} left before call {epoch}, in which {own} made {call}");
@@ -293,6 +305,20 @@ impl Progress {
             }
         }
         self.watch.look(self, rank, epoch);
+    }
+
+    /// As [`look_for_trouble`](Self::look_for_trouble), for launch number `turn` of `rank`, which exchanges messages and
+    /// waits for `peers`. The first message is described by `call`.
+    #[cold]
+    pub fn look_for_trouble_with(&self, rank: usize, peers: &[usize], turn: u64, call: u64) {
+        let waited = self.watch.look_at_exchange(self, rank, peers, turn, call);
+        let gone = peers.iter().find(|&&peer| self.has_departed(peer) || self.is_lost(peer));
+        if let (Some(&peer), true) = (gone, waited >= LAST_MESSAGES) {
+            let (name, own, call) = (self.name(peer), self.name(rank), CallDescription::from_bits(call));
+            let seen = format!("{name} left, and {own} still waits for it in a group that begins with {call}");
+            let hint = Some("let every send have its receive, with the same count and type, at the other rank".into());
+            self.fail(Failure { kind: ErrorKind::Remote, seen, hint });
+        }
     }
 
     /// The failure when two ranks made calls that do not belong together.

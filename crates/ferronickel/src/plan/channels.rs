@@ -1,7 +1,7 @@
 //! How many channels a communicator has, and how many of them a call uses.
 
 use crate::config::{Config, variables};
-use crate::device::launch::Kernel;
+use crate::device::work::Kernel;
 use crate::transport::{Roads, Transport};
 
 /// Ranks beyond which connecting each to each costs more memory than it saves time.
@@ -45,11 +45,11 @@ pub(crate) fn count(roads: &Roads, config: &Config) -> usize {
 /// The channels that a call of `bytes` bytes uses, of `channels` that there are.
 pub(crate) fn for_call(kernel: Kernel, bytes: usize, channels: usize) -> usize {
     match kernel {
-        // all of it fits one place of an inbox
-        Kernel::Copy | Kernel::OneShotLl | Kernel::OneShotSimple => 1,
         Kernel::RingLl | Kernel::RingSimple | Kernel::TwoShotDirect | Kernel::TwoShotStaged => {
             (bytes / BYTES_PER_CHANNEL).clamp(1, channels)
         }
+        // one inbox, or one set of links between any two ranks, is enough
+        _ => 1,
     }
 }
 

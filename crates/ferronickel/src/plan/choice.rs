@@ -6,23 +6,26 @@
 use super::{Algorithm, Protocol};
 use crate::config::{Config, Setting, variables};
 use crate::error::{Error, ErrorKind, Result};
+use crate::types::Collective;
 
-/// What the settings allow for all-reduce.
+/// What the settings allow.
 pub(crate) struct Choice {
     algorithms: Allowed,
     protocols: Allowed,
 }
 
-/// The names that one setting allows; None means all.
+/// The names that one setting allows.
 struct Allowed {
+    /// For every function that is not in `by_function`; None means all.
     names: Option<Vec<String>>,
+    by_function: Vec<(String, Vec<String>)>,
     reason: String,
 }
 
 /// NCCL's functions, as the settings name them.
-const FUNCTIONS: [&str; 5] = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce"];
+const FUNCTIONS: [&str; 6] = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall"];
 /// Algorithms of NCCL that this library has not: a list may name them, beside others.
-const OTHER_ALGORITHMS: [&str; 6] = ["Tree", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"];
+const OTHER_ALGORITHMS: [&str; 4] = ["CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"];
 const OTHER_PROTOCOLS: [&str; 1] = ["LL128"];
 
 impl Choice {
@@ -39,28 +42,30 @@ impl Choice {
         })
     }
 
-    /// Why the settings allow no algorithm at all, if so.
-    pub fn excludes_algorithms(&self) -> Option<&str> {
-        self.algorithms.excludes_all(&Algorithm::ALL.map(Algorithm::name))
+    /// Why the settings allow none of `right` for any function, if so.
+    pub fn excludes_algorithms(&self, right: &[Algorithm]) -> Option<&str> {
+        self.algorithms.excludes_all(&right.iter().map(|algorithm| algorithm.name()).collect::<Vec<_>>())
     }
 
-    /// Why the settings allow no protocol at all, if so.
-    pub fn excludes_protocols(&self) -> Option<&str> {
-        self.protocols.excludes_all(&Protocol::ALL.map(Protocol::name))
+    /// The same for protocols.
+    pub fn excludes_protocols(&self, right: &[Protocol]) -> Option<&str> {
+        self.protocols.excludes_all(&right.iter().map(|protocol| protocol.name()).collect::<Vec<_>>())
     }
 
-    /// Why the settings forbid a combination, if they do.
-    pub fn refusal(&self, algorithm: Algorithm, protocol: Protocol) -> Option<String> {
-        self.algorithms.refusal(algorithm.name()).or_else(|| self.protocols.refusal(protocol.name()))
+    /// Why the settings forbid a combination for a collective, if they do.
+    pub fn refusal(&self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Option<String> {
+        let function = collective.log_name().to_ascii_lowercase();
+        let algorithms = self.algorithms.refusal(&function, algorithm.name());
+        algorithms.or_else(|| self.protocols.refusal(&function, protocol.name()))
     }
 }
 
 impl Allowed {
     fn read(setting: &Setting<'_, Option<&str>>, ours: &[&str], others: &[&str]) -> Result<Allowed> {
         let reason = setting.reason();
-        let Some(text) = setting.value else { return Ok(Allowed { names: None, reason }) };
+        let mut allowed = Allowed { names: None, by_function: Vec::new(), reason };
+        let Some(text) = setting.value else { return Ok(allowed) };
         let name = setting.variable.name;
-        let mut names = None;
         for (index, entry) in text.split(';').enumerate() {
             let (function, list) = match entry.split_once(':') {
                 Some((function, list)) => (Some(function.trim().to_ascii_lowercase()), list),
@@ -71,11 +76,15 @@ impl Allowed {
                 return Err(unknown(name, text, function, &FUNCTIONS.map(String::from)));
             }
             let listed = Self::list(name, text, list, ours, others)?;
-            if function.is_none_or(|function| function == "allreduce") {
-                names = Some(listed);
+            match function {
+                Some(function) => {
+                    allowed.by_function.retain(|(other, _)| *other != function);
+                    allowed.by_function.push((function, listed));
+                }
+                None => allowed.names = Some(listed),
             }
         }
-        Ok(Allowed { names, reason })
+        Ok(allowed)
     }
 
     fn list(name: &str, text: &str, list: &str, ours: &[&str], others: &[&str]) -> Result<Vec<String>> {
@@ -90,13 +99,15 @@ impl Allowed {
         Ok(all.into_iter().filter(|name| listed.contains(name) != inverted).collect())
     }
 
-    /// The reason why none of `ours` is allowed, if so.
-    fn excludes_all(&self, ours: &[&str]) -> Option<&str> {
-        ours.iter().all(|name| self.refusal(name).is_some()).then_some(&*self.reason)
+    /// The reason why none of `names` is allowed for any function, if so.
+    fn excludes_all(&self, names: &[&str]) -> Option<&str> {
+        let excluded = |function: &str| names.iter().all(|name| self.refusal(function, name).is_some());
+        FUNCTIONS.iter().all(|function| excluded(function)).then_some(&*self.reason)
     }
 
-    fn refusal(&self, name: &str) -> Option<String> {
-        let names = self.names.as_ref()?;
+    fn refusal(&self, function: &str, name: &str) -> Option<String> {
+        let own = self.by_function.iter().find(|(other, _)| other == function).map(|(_, names)| names);
+        let names = own.or(self.names.as_ref())?;
         (!names.contains(&name.to_ascii_lowercase())).then(|| self.reason.clone())
     }
 }
@@ -118,23 +129,32 @@ mod tests {
     fn allowed(algorithms: &str, protocols: &str) -> Vec<(Algorithm, Protocol)> {
         let choice = choice(algorithms, protocols).unwrap();
         let all = Algorithm::ALL.into_iter().flat_map(|a| Protocol::ALL.map(|p| (a, p)));
-        all.filter(|&(a, p)| choice.refusal(a, p).is_none()).collect()
+        all.filter(|&(a, p)| choice.refusal(Collective::AllReduce, a, p).is_none()).collect()
     }
 
     #[test]
     fn lists_are_read_as_nccl_reads_them() {
         assert_eq!(allowed("ring", "simple"), [(Algorithm::Ring, Protocol::Simple)]);
-        assert_eq!(allowed("^Ring,TWOSHOT", "LL,LL128"), [(Algorithm::OneShot, Protocol::Ll)]);
+        let others = [Algorithm::OneShot, Algorithm::Tree, Algorithm::Pat, Algorithm::Hierarchical];
+        assert_eq!(allowed("^Ring,TWOSHOT", "LL,LL128"), others.map(|algorithm| (algorithm, Protocol::Ll)));
         assert_eq!(allowed("tree;allreduce:ring", "^LL"), [(Algorithm::Ring, Protocol::Simple)]);
-        assert_eq!(allowed("broadcast:tree", "broadcast:LL").len(), 6);
-        assert_eq!(allowed("Tree", "LL"), []);
+        assert_eq!(allowed("broadcast:tree", "broadcast:LL").len(), 12);
+        assert_eq!(allowed("NVLS", "LL"), []);
+        let by_function = choice("tree;allgather:pat;allgather:ring", "^LL").unwrap();
+        let refusal = |collective, algorithm| by_function.refusal(collective, algorithm, Protocol::Simple);
+        assert!(refusal(Collective::AllGather, Algorithm::Ring).is_none(), "the last entry of a function counts");
+        assert!(refusal(Collective::AllGather, Algorithm::Pat).is_some());
+        assert!(refusal(Collective::Broadcast, Algorithm::Tree).is_none());
     }
 
     #[test]
     fn what_means_nothing_is_named() {
         let error = choice("rign", "LL").err().unwrap().to_string();
         assert!(error.contains("token \"rign\" when parsing \"rign\" of NCCL_ALGO"), "{error}");
-        assert!(error.contains("accepted are OneShot, Ring, TwoShot, Tree"), "{error}");
+        assert!(
+            error.contains("accepted are OneShot, Ring, TwoShot, Tree, PAT, Hierarchical, CollNetDirect"),
+            "{error}"
+        );
         assert!(choice("allredcue:ring", "LL").is_err() && choice("ring;tree", "LL").is_err());
         assert!(choice("ring,,tree", "LL").is_err());
     }

@@ -3,17 +3,19 @@
 
 pub(crate) mod channels;
 pub(crate) mod choice;
+pub(crate) mod kernels;
 pub(crate) mod tuning;
 
 use std::fmt;
 
-use crate::config::Config;
-use crate::device::context::Capacities;
-use crate::device::launch::Kernel;
+use crate::config::{Config, variables};
+use crate::device::work::Kernel;
 use crate::diagnostics::decisions::{Decision, Refusal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::{Roads, Transport};
+use crate::types::Collective;
 use choice::Choice;
+use kernels::{Circumstances, kernels_for};
 
 /// Who sends what to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +23,9 @@ pub(crate) enum Algorithm {
     OneShot,
     Ring,
     TwoShot,
+    Tree,
+    Pat,
+    Hierarchical,
 }
 
 /// How bytes pass from one rank to another.
@@ -31,7 +36,14 @@ pub(crate) enum Protocol {
 }
 
 impl Algorithm {
-    pub const ALL: [Algorithm; 3] = [Algorithm::OneShot, Algorithm::Ring, Algorithm::TwoShot];
+    pub const ALL: [Algorithm; 6] = [
+        Algorithm::OneShot,
+        Algorithm::Ring,
+        Algorithm::TwoShot,
+        Algorithm::Tree,
+        Algorithm::Pat,
+        Algorithm::Hierarchical,
+    ];
 
     /// The name in `NCCL_ALGO`; the log prints it in capitals.
     pub fn name(self) -> &'static str {
@@ -39,6 +51,9 @@ impl Algorithm {
             Algorithm::OneShot => "OneShot",
             Algorithm::Ring => "Ring",
             Algorithm::TwoShot => "TwoShot",
+            Algorithm::Tree => "Tree",
+            Algorithm::Pat => "PAT",
+            Algorithm::Hierarchical => "Hierarchical",
         }
     }
 }
@@ -64,62 +79,170 @@ pub(crate) struct Plan {
     pub microseconds: f64,
 }
 
-/// A kernel that could serve a communicator's calls.
+/// A kernel that could serve a collective.
 struct Candidate {
     kernel: Kernel,
     algorithm: Algorithm,
     protocol: Protocol,
-    /// The largest call in bytes.
-    limit: usize,
 }
 
-/// Plans a communicator's all-reduces. Every rank plans alike, since all know the same roads and settings.
+/// What can be done for one collective.
+struct Function {
+    collective: Collective,
+    candidates: Vec<Candidate>,
+    refused: Vec<Refusal>,
+}
+
+/// Plans a communicator's calls. Every rank plans alike, since all know the same roads and settings.
 pub(crate) struct Planner {
     ranks: usize,
     channels: usize,
     road: Transport,
-    candidates: Vec<Candidate>,
-    refused: Vec<Refusal>,
+    functions: Vec<Function>,
 }
+
+/// The collectives that are planned; a gather and a scatter are messages in any case, a barrier is an all-reduce of
+/// nothing.
+const PLANNED: [Collective; 6] = [
+    Collective::AllReduce,
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllToAll,
+];
 
 impl Planner {
     /// Finds out which kernels the roads and the settings allow.
     ///
     /// # Errors
-    /// [`InvalidUsage`](ErrorKind::InvalidUsage) when a setting names what does not exist, or nothing is left.
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage) when a setting names what does not exist, or leaves nothing for any
+    /// collective.
     pub fn new(
         config: &Config,
         roads: &Roads,
         direct: std::result::Result<(), String>,
         channels: usize,
-        capacities: &Capacities,
     ) -> Result<Planner> {
         let choice = Choice::new(config)?;
+        let deterministic = config.flag(&variables::DETERMINISTIC);
         let road = roads.slowest();
-        let kernel = |algorithm, protocol| kernel_for(algorithm, protocol, road, &direct);
-        refuse_vain_settings(&choice, |algorithm, protocol| kernel(algorithm, protocol).is_ok())?;
-        let mut planner = Planner { ranks: roads.ranks(), channels, road, candidates: Vec::new(), refused: Vec::new() };
+        let circumstances = Circumstances {
+            road,
+            direct,
+            nodes: roads.nodes(),
+            in_rank_order: deterministic.value.then(|| deterministic.reason()),
+        };
+        let function = |collective| Function::new(collective, &choice, &circumstances);
+        let functions: Vec<_> = PLANNED.into_iter().map(function).collect();
+        refuse_vain_settings(&choice, &circumstances)?;
+        Ok(Planner { ranks: roads.ranks(), channels, road, functions })
+    }
+
+    fn function(&self, collective: Collective) -> Option<&Function> {
+        let collective = if collective == Collective::Barrier { Collective::AllReduce } else { collective };
+        self.functions.iter().find(|function| function.collective == collective)
+    }
+
+    /// Refuses a collective for which the settings leave nothing.
+    ///
+    /// # Errors
+    /// [`InvalidUsage`](ErrorKind::InvalidUsage), with the reasons.
+    #[inline]
+    pub fn check(&self, collective: Collective) -> Result<()> {
+        match self.function(collective) {
+            Some(function) if function.candidates.is_empty() && self.ranks > 1 => Err(function.nothing_left()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The plan for a call of `bytes` bytes, for which [`check`](Self::check) has found something.
+    pub fn plan(&self, collective: Collective, bytes: usize) -> Plan {
+        if self.ranks == 1 {
+            return Plan { kernel: Kernel::Copy, channels: 1, microseconds: 0.0 };
+        }
+        let Some(function) = self.function(collective) else {
+            let microseconds = tuning::microseconds(collective, Kernel::Exchange, self.road, self.ranks, bytes);
+            return Plan { kernel: Kernel::Exchange, channels: 1, microseconds };
+        };
+        let plan = |candidate: &Candidate| {
+            let channels = channels::for_call(candidate.kernel, bytes, self.channels);
+            let microseconds = tuning::microseconds(collective, candidate.kernel, self.road, self.ranks, bytes);
+            Plan { kernel: candidate.kernel, channels, microseconds }
+        };
+        let plans = function.candidates.iter().map(plan);
+        plans.min_by(|a, b| a.microseconds.total_cmp(&b.microseconds)).expect("checked before")
+    }
+
+    /// The predicted microseconds of an all-reduce of `bytes` bytes; None if the settings leave nothing for it.
+    pub fn all_reduce_microseconds(&self, bytes: usize) -> Option<f64> {
+        self.check(Collective::AllReduce).ok()?;
+        Some(self.plan(Collective::AllReduce, bytes).microseconds)
+    }
+
+    /// The predicted microseconds of an all-reduce of `bytes` bytes if all ranks were connected by `road`.
+    pub fn best_on(&self, road: Transport, bytes: usize) -> f64 {
+        let circumstances = Circumstances { road, direct: Ok(()), nodes: 1, in_rank_order: None };
+        let all = Algorithm::ALL.into_iter().flat_map(|a| Protocol::ALL.map(|p| (a, p)));
+        let kernels =
+            all.flat_map(|(a, p)| kernels_for(Collective::AllReduce, a, p, &circumstances).unwrap_or_default());
+        let times = kernels.map(|kernel| tuning::microseconds(Collective::AllReduce, kernel, road, self.ranks, bytes));
+        times.fold(f64::INFINITY, f64::min)
+    }
+
+    /// The record of the choice for a call of `bytes` bytes.
+    pub fn decision(&self, collective: Collective, bytes: usize) -> Decision {
+        let about = format!("{} of {bytes} B", collective.log_name());
+        let Some(function) = self.function(collective) else {
+            return Decision { about, chosen: "messages between pairs of ranks".into(), refused: Vec::new() };
+        };
+        let mut refused: Vec<_> = function.refused.clone();
+        if function.candidates.is_empty() && self.ranks > 1 {
+            return Decision { about, chosen: "nothing".into(), refused };
+        }
+        let plan = self.plan(collective, bytes);
+        for candidate in function.candidates.iter().filter(|candidate| candidate.kernel != plan.kernel) {
+            let microseconds = tuning::microseconds(collective, candidate.kernel, self.road, self.ranks, bytes);
+            let reason = format!("predicted {microseconds:.2} us");
+            refused.push(Refusal { candidate: candidate.name(), reason });
+        }
+        let (algorithm, protocol) = names(plan.kernel);
+        let chosen = format!("{algorithm}/{protocol}, predicted {:.2} us", plan.microseconds);
+        Decision { about, chosen, refused }
+    }
+}
+
+impl Candidate {
+    fn name(&self) -> String {
+        let side = match self.kernel {
+            Kernel::Hierarchical(across) => format!(" ({})", across.name()),
+            _ => String::new(),
+        };
+        format!("{}/{}{side}", self.algorithm.name(), self.protocol.name())
+    }
+}
+
+impl Function {
+    fn new(collective: Collective, choice: &Choice, circumstances: &Circumstances) -> Function {
+        let mut function = Function { collective, candidates: Vec::new(), refused: Vec::new() };
         for (algorithm, protocol) in Algorithm::ALL.into_iter().flat_map(|a| Protocol::ALL.map(|p| (a, p))) {
-            match choice.refusal(algorithm, protocol).map_or_else(|| kernel(algorithm, protocol), Err) {
-                Ok(kernel) => {
-                    let limit = limit(kernel, capacities);
-                    planner.candidates.push(Candidate { kernel, algorithm, protocol, limit });
+            let kernels = || kernels_for(collective, algorithm, protocol, circumstances);
+            match choice.refusal(collective, algorithm, protocol).map_or_else(kernels, Err) {
+                Ok(kernels) => {
+                    let candidates = kernels.into_iter().map(|kernel| Candidate { kernel, algorithm, protocol });
+                    function.candidates.extend(candidates);
                 }
                 Err(reason) => {
                     let candidate = format!("{}/{}", algorithm.name(), protocol.name());
-                    planner.refused.push(Refusal { candidate, reason });
+                    function.refused.push(Refusal { candidate, reason });
                 }
             }
         }
-        planner.refuse_limits()?;
-        Ok(planner)
+        function
     }
 
-    /// Some kernel must take calls of any size.
-    fn refuse_limits(&self) -> Result<()> {
-        if self.candidates.iter().any(|candidate| candidate.limit == usize::MAX) {
-            return Ok(());
-        }
+    /// The error when nothing can be done.
+    fn nothing_left(&self) -> Error {
         // each reason once, though it may refuse several
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
         for Refusal { candidate, reason } in &self.refused {
@@ -130,132 +253,67 @@ impl Planner {
         }
         let refused = reasons.iter().map(|(reason, candidates)| format!("{} refused: {reason}", candidates.join(", ")));
         let refused = refused.collect::<Vec<_>>().join("; ");
-        let only = self
-            .candidates
-            .iter()
-            .map(|c| format!("{}/{} (up to {} B)", c.algorithm.name(), c.protocol.name(), c.limit));
-        let only = only.collect::<Vec<_>>().join(", ");
-        let left = if only.is_empty() { "nothing".into() } else { format!("only {only}") };
-        let seen = format!("no kernel is left for an all-reduce of every size, {left}: {refused}");
-        Err(Error::new(ErrorKind::InvalidUsage, seen).hint("relax NCCL_ALGO or NCCL_PROTO"))
-    }
-
-    /// The plan for an all-reduce of `bytes` bytes.
-    pub fn all_reduce(&self, bytes: usize) -> Plan {
-        if self.ranks == 1 {
-            return Plan { kernel: Kernel::Copy, channels: 1, microseconds: 0.0 };
-        }
-        let plan = |candidate: &Candidate| {
-            let channels = channels::for_call(candidate.kernel, bytes, self.channels);
-            let microseconds = tuning::microseconds(candidate.kernel, self.road, self.ranks, bytes);
-            Plan { kernel: candidate.kernel, channels, microseconds }
-        };
-        let plans = self.candidates.iter().filter(|candidate| bytes <= candidate.limit).map(plan);
-        plans.min_by(|a, b| a.microseconds.total_cmp(&b.microseconds)).expect("one candidate has no limit")
-    }
-
-    /// The predicted microseconds of an all-reduce of `bytes` bytes if all ranks were connected by `road`.
-    pub fn best_on(&self, road: Transport, bytes: usize) -> f64 {
-        let kernels = Algorithm::ALL.into_iter().flat_map(|a| Protocol::ALL.map(|p| kernel_for(a, p, road, &Ok(()))));
-        let times = kernels.flatten().map(|kernel| tuning::microseconds(kernel, road, self.ranks, bytes));
-        times.fold(f64::INFINITY, f64::min)
-    }
-
-    /// The record of the choice for an all-reduce of `bytes` bytes.
-    pub fn decision(&self, bytes: usize) -> Decision {
-        let plan = self.all_reduce(bytes);
-        let mut refused: Vec<_> = self.refused.clone();
-        for candidate in self.candidates.iter().filter(|candidate| candidate.kernel != plan.kernel) {
-            let reason = match bytes > candidate.limit {
-                true => format!("takes at most {} B", candidate.limit),
-                false => {
-                    let microseconds = tuning::microseconds(candidate.kernel, self.road, self.ranks, bytes);
-                    format!("predicted {microseconds:.2} us")
-                }
-            };
-            let candidate = format!("{}/{}", candidate.algorithm.name(), candidate.protocol.name());
-            refused.push(Refusal { candidate, reason });
-        }
-        let (algorithm, protocol) = names(plan.kernel);
-        let chosen = format!("{algorithm}/{protocol}, predicted {:.2} us", plan.microseconds);
-        Decision { about: format!("AllReduce of {bytes} B"), chosen, refused }
+        let seen = format!("nothing is left for {}: {refused}", self.collective.log_name());
+        Error::new(ErrorKind::InvalidUsage, seen).hint("relax NCCL_ALGO or NCCL_PROTO, also by function")
     }
 }
 
-/// Refuses a setting that by itself leaves nothing to plan with: says which one, and what would be right here.
-fn refuse_vain_settings(choice: &Choice, can: impl Fn(Algorithm, Protocol) -> bool) -> Result<()> {
+/// Refuses a setting that by itself leaves nothing to plan with for any collective: says which one, and what would be
+/// right here.
+fn refuse_vain_settings(choice: &Choice, circumstances: &Circumstances) -> Result<()> {
+    let can = |a, p| PLANNED.into_iter().any(|collective| kernels_for(collective, a, p, circumstances).is_ok());
     let refuse = |reason: &str, what: &str, right: Vec<&str>| {
-        let seen = format!("{reason} leaves no {what} for an all-reduce");
+        let seen = format!("{reason} leaves no {what} for any collective");
         let hint = format!("{} would be right here", right.join(", "));
         Err(Error::new(ErrorKind::InvalidUsage, seen).hint(hint))
     };
-    if let Some(reason) = choice.excludes_algorithms() {
-        let right = Algorithm::ALL.into_iter().filter(|&a| Protocol::ALL.into_iter().any(|p| can(a, p)));
-        return refuse(reason, "algorithm", right.map(Algorithm::name).collect());
+    let right_algorithms: Vec<_> =
+        Algorithm::ALL.into_iter().filter(|&a| Protocol::ALL.into_iter().any(|p| can(a, p))).collect();
+    if let Some(reason) = choice.excludes_algorithms(&right_algorithms) {
+        return refuse(reason, "algorithm", right_algorithms.into_iter().map(Algorithm::name).collect());
     }
-    if let Some(reason) = choice.excludes_protocols() {
-        let right = Protocol::ALL.into_iter().filter(|&p| Algorithm::ALL.into_iter().any(|a| can(a, p)));
-        return refuse(reason, "protocol", right.map(Protocol::name).collect());
+    let right_protocols: Vec<_> =
+        Protocol::ALL.into_iter().filter(|&p| Algorithm::ALL.into_iter().any(|a| can(a, p))).collect();
+    if let Some(reason) = choice.excludes_protocols(&right_protocols) {
+        return refuse(reason, "protocol", right_protocols.into_iter().map(Protocol::name).collect());
     }
     Ok(())
 }
 
 /// The names of a kernel's algorithm and protocol.
 pub(crate) fn names(kernel: Kernel) -> (&'static str, &'static str) {
-    let (algorithm, protocol) = match kernel {
-        Kernel::Copy => return ("Copy", "Simple"),
-        Kernel::OneShotLl => (Algorithm::OneShot, Protocol::Ll),
-        Kernel::OneShotSimple => (Algorithm::OneShot, Protocol::Simple),
-        Kernel::RingLl => (Algorithm::Ring, Protocol::Ll),
-        Kernel::RingSimple => (Algorithm::Ring, Protocol::Simple),
-        Kernel::TwoShotDirect | Kernel::TwoShotStaged => (Algorithm::TwoShot, Protocol::Simple),
-    };
-    (algorithm.name(), protocol.name())
-}
-
-/// The kernel of an algorithm with a protocol on a road, or why there is none.
-fn kernel_for(
-    algorithm: Algorithm,
-    protocol: Protocol,
-    road: Transport,
-    direct: &std::result::Result<(), String>,
-) -> std::result::Result<Kernel, String> {
-    if algorithm != Algorithm::Ring {
-        direct.clone()?;
-    }
-    match (algorithm, protocol, road) {
-        (Algorithm::OneShot, Protocol::Ll, _) => Ok(Kernel::OneShotLl),
-        (Algorithm::OneShot, Protocol::Simple, _) => Ok(Kernel::OneShotSimple),
-        (Algorithm::TwoShot, Protocol::Ll, _) => Err("its messages are too large for LL to gain anything".into()),
-        (Algorithm::TwoShot, Protocol::Simple, Transport::P2p | Transport::Ipc) => Ok(Kernel::TwoShotDirect),
-        (Algorithm::TwoShot, Protocol::Simple, _) => Ok(Kernel::TwoShotStaged),
-        (Algorithm::Ring, Protocol::Ll, Transport::Net) => Err("the network carries whole slots, not lines".into()),
-        (Algorithm::Ring, Protocol::Ll, _) => Ok(Kernel::RingLl),
-        (Algorithm::Ring, Protocol::Simple, _) => Ok(Kernel::RingSimple),
-    }
-}
-
-/// The largest call in bytes that a kernel takes.
-fn limit(kernel: Kernel, capacities: &Capacities) -> usize {
     match kernel {
-        Kernel::OneShotLl => capacities.one_shot_ll,
-        Kernel::OneShotSimple => capacities.one_shot_simple,
-        Kernel::Copy | Kernel::RingLl | Kernel::RingSimple | Kernel::TwoShotDirect | Kernel::TwoShotStaged => {
-            usize::MAX
-        }
+        Kernel::Copy => ("Copy", "Simple"),
+        Kernel::OneShotLl => ("OneShot", "LL"),
+        Kernel::OneShotSimple => ("OneShot", "Simple"),
+        Kernel::FlatLl => ("Flat", "LL"),
+        Kernel::FlatSimple => ("Flat", "Simple"),
+        Kernel::RingLl => ("Ring", "LL"),
+        Kernel::RingSimple => ("Ring", "Simple"),
+        Kernel::TwoShotDirect | Kernel::TwoShotStaged => ("TwoShot", "Simple"),
+        Kernel::TreeLl => ("Tree", "LL"),
+        Kernel::TreeSimple => ("Tree", "Simple"),
+        Kernel::PatLl => ("PAT", "LL"),
+        Kernel::PatSimple => ("PAT", "Simple"),
+        Kernel::Hierarchical(_) => ("Hierarchical", "Simple"),
+        Kernel::Exchange => ("Exchange", "Simple"),
     }
 }
 
 impl fmt::Display for Planner {
-    /// The table that the log shows: for each kernel the latency and the bandwidth the model gives it.
+    /// The table that the log shows: for each collective and kernel the latency and the bandwidth the model gives it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AllReduce on {}:", self.road)?;
-        for candidate in &self.candidates {
-            let (latency, bandwidth) = tuning::latency_and_bandwidth(candidate.kernel, self.road, self.ranks);
-            let (algorithm, protocol) = (candidate.algorithm.name(), candidate.protocol.name());
-            write!(f, " {algorithm}/{protocol} {latency:.2} us {bandwidth:.1} GB/s |")?;
+        for (index, function) in self.functions.iter().enumerate() {
+            let line = if index > 0 { "\n" } else { "" };
+            write!(f, "{line}{} on {}:", function.collective.log_name(), self.road)?;
+            for candidate in &function.candidates {
+                let (latency, bandwidth) =
+                    tuning::latency_and_bandwidth(function.collective, candidate.kernel, self.road, self.ranks);
+                write!(f, " {} {latency:.2} us {bandwidth:.1} GB/s |", candidate.name())?;
+            }
+            function.refused.iter().try_for_each(|refusal| write!(f, " {refusal} |"))?;
         }
-        self.refused.iter().try_for_each(|refusal| write!(f, " {refusal} |"))
+        Ok(())
     }
 }
 
@@ -263,7 +321,6 @@ impl fmt::Display for Planner {
 mod tests {
     use super::*;
     use crate::bootstrap::presence::Presence;
-    use crate::transport::layout::Layout;
     use crate::transport::{Faults, PeerInfo};
 
     fn planner(ranks: usize, settings: &[(&str, &str)]) -> Result<Planner> {
@@ -272,41 +329,62 @@ mod tests {
         let roads = Roads::choose(&(0..ranks).map(peer).collect::<Vec<_>>(), &Faults::default()).unwrap();
         let direct = channels::direct(&roads);
         let channels = channels::count(&roads, &config);
-        let capacities = Layout::new(ranks, channels, direct.is_ok(), 1 << 20).capacities;
-        Planner::new(&config, &roads, direct, channels, &capacities)
+        Planner::new(&config, &roads, direct, channels)
     }
 
     #[test]
     fn small_calls_take_one_hop_and_large_ones_two() {
         let planner = planner(2, &[]).unwrap();
-        assert_eq!(planner.all_reduce(8).kernel, Kernel::OneShotLl);
-        assert_eq!(planner.all_reduce(16 << 20).kernel, Kernel::TwoShotDirect);
-        assert_eq!(planner.all_reduce(16 << 20).channels, 4);
-        assert_eq!(planner.all_reduce(8).channels, 1);
+        assert_eq!(planner.plan(Collective::AllReduce, 8).kernel, Kernel::OneShotLl);
+        assert_eq!(planner.plan(Collective::AllReduce, 16 << 20).kernel, Kernel::TwoShotDirect);
+        assert_eq!(planner.plan(Collective::AllReduce, 16 << 20).channels, 4);
+        assert_eq!(planner.plan(Collective::AllReduce, 8).channels, 1);
     }
 
     #[test]
     fn the_road_decides_what_can_be_done() {
         let shm = planner(2, &[("NCCL_P2P_DISABLE", "1")]).unwrap();
-        assert_eq!(shm.all_reduce(16 << 20).kernel, Kernel::TwoShotStaged);
+        assert_eq!(shm.plan(Collective::AllReduce, 16 << 20).kernel, Kernel::TwoShotStaged);
         let net = planner(2, &[("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")]).unwrap();
-        assert_eq!(net.all_reduce(8).kernel, Kernel::RingSimple);
-        let decision = net.decision(8).to_string();
-        assert!(decision.contains("OneShot/LL refused: ranks 0 and 1 are connected by NET/Socket/0"), "{decision}");
+        assert_eq!(net.plan(Collective::AllReduce, 8).kernel, Kernel::RingSimple);
+        let decision = net.decision(Collective::AllReduce, 8).to_string();
+        assert!(decision.contains("OneShot/Simple refused: ranks 0 and 1 are connected by NET/Socket/0"), "{decision}");
         assert!(decision.contains("Ring/LL refused: the network carries whole slots, not lines"), "{decision}");
     }
 
     #[test]
     fn settings_narrow_the_choice_and_a_choice_of_nothing_is_refused() {
         let ring = planner(4, &[("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL")]).unwrap();
-        assert_eq!(ring.all_reduce(8 << 20).kernel, Kernel::RingLl);
-        let error = planner(2, &[("NCCL_ALGO", "OneShot")]).err().unwrap().to_string();
-        assert!(error.contains("only OneShot/LL (up to 1784 B), OneShot/Simple (up to 131072 B)"), "{error}");
-        assert!(
-            error.contains("Ring/LL, Ring/Simple, TwoShot/LL, TwoShot/Simple refused: NCCL_ALGO=OneShot"),
-            "{error}"
-        );
+        assert_eq!(ring.plan(Collective::AllReduce, 8 << 20).kernel, Kernel::RingLl);
+        let one_shot = planner(2, &[("NCCL_ALGO", "OneShot")]).unwrap();
+        assert_eq!(one_shot.plan(Collective::AllReduce, 8 << 20).kernel, Kernel::OneShotSimple);
+        // by function, and what is left out there is refused when it is called
+        let pat = planner(4, &[("NCCL_ALGO", "PAT;broadcast:tree")]).unwrap();
+        assert!(matches!(pat.plan(Collective::AllGather, 8).kernel, Kernel::PatLl | Kernel::PatSimple));
+        assert!(matches!(pat.plan(Collective::Broadcast, 8).kernel, Kernel::TreeLl | Kernel::TreeSimple));
+        let error = pat.check(Collective::AllReduce).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+        let error = error.to_string();
+        assert!(error.contains("nothing is left for AllReduce"), "{error}");
+        assert!(error.contains("PAT/LL, PAT/Simple refused: it is for all-gather and reduce-scatter"), "{error}");
         assert_eq!(error.matches("set by the program").count(), 1, "{error}");
+    }
+
+    #[test]
+    fn in_rank_order_only_what_combines_in_it_is_left() {
+        let settings = [("FERRONICKEL_DETERMINISTIC", "1")];
+        let in_order = planner(4, &settings).unwrap();
+        for collective in PLANNED.into_iter().filter(|collective| collective.reduces()) {
+            for candidate in &in_order.function(collective).unwrap().candidates {
+                assert!(matches!(candidate.algorithm, Algorithm::OneShot | Algorithm::TwoShot), "{}", candidate.name());
+            }
+            in_order.check(collective).unwrap();
+        }
+        assert!(in_order.function(Collective::AllGather).unwrap().candidates.len() > 4);
+        let conflict = [settings[0], ("NCCL_ALGO", "allreduce:ring")];
+        let error = planner(4, &conflict).unwrap().check(Collective::AllReduce).unwrap_err().to_string();
+        assert!(error.contains("Ring/LL, Ring/Simple refused: FERRONICKEL_DETERMINISTIC=1"), "{error}");
+        assert!(error.contains("NCCL_ALGO=allreduce:ring"), "{error}");
     }
 
     #[test]
@@ -316,17 +394,18 @@ mod tests {
             (error.seen().to_string(), error.advice().unwrap().to_string())
         };
         let expect = |seen: &str, advice: &str| (seen.to_string(), format!("{advice} would be right here"));
-        let tree = "NCCL_ALGO=Tree set by the program leaves no algorithm for an all-reduce";
-        assert_eq!(refused(&[("NCCL_ALGO", "Tree")]), expect(tree, "OneShot, Ring, TwoShot"));
-        let net = [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_ALGO", "Tree")];
-        assert_eq!(refused(&net), expect(tree, "Ring"));
-        let ll128 = "NCCL_PROTO=LL128 set by the program leaves no protocol for an all-reduce";
+        let nvls = "NCCL_ALGO=NVLS set by the program leaves no algorithm for any collective";
+        assert_eq!(refused(&[("NCCL_ALGO", "NVLS")]), expect(nvls, "OneShot, Ring, TwoShot, Tree, PAT"));
+        let ll128 = "NCCL_PROTO=LL128 set by the program leaves no protocol for any collective";
         assert_eq!(refused(&[("NCCL_PROTO", "LL128")]), expect(ll128, "LL, Simple"));
+        let net = [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_PROTO", "LL")];
+        let ll = "NCCL_PROTO=LL set by the program leaves no protocol for any collective";
+        assert_eq!(refused(&net), expect(ll, "Simple"));
     }
 
     #[test]
     fn every_alternative_is_in_the_record() {
-        let decision = planner(2, &[]).unwrap().decision(1 << 20);
+        let decision = planner(2, &[]).unwrap().decision(Collective::AllReduce, 1 << 20);
         let candidates: Vec<_> = decision.refused.iter().map(|refusal| refusal.candidate.as_str()).collect();
         assert!(decision.chosen.starts_with("TwoShot/Simple, predicted "), "{decision}");
         for name in ["OneShot/LL", "OneShot/Simple", "Ring/LL", "Ring/Simple", "TwoShot/LL"] {

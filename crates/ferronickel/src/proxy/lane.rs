@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ferronickel_kernels::protocol::simple::{HEADER_BYTES, slot_stride};
 use ferronickel_kernels::protocol::{Link, SLOTS};
 
+use super::Connector;
+
 /// Bytes before a slot's payload on the wire: the call's description and the payload's length.
 const WIRE_HEADER: usize = 16;
 
@@ -71,7 +73,9 @@ fn counter<'a>(at: *mut u64) -> &'a AtomicU64 {
 /// A lane that carries full slots to the network.
 pub(super) struct Sending {
     pub end: Arc<End>,
-    pub stream: TcpStream,
+    /// None before its first message.
+    pub stream: Option<TcpStream>,
+    connector: Arc<dyn Connector>,
     lane: usize,
     step: u64,
     /// Bytes of the current message that are on their way.
@@ -81,7 +85,9 @@ pub(super) struct Sending {
 /// A lane that carries what the network has into empty slots.
 pub(super) struct Receiving {
     pub end: Arc<End>,
-    pub stream: TcpStream,
+    /// None before its first message.
+    pub stream: Option<TcpStream>,
+    connector: Arc<dyn Connector>,
     lane: usize,
     step: u64,
     header: [u8; WIRE_HEADER],
@@ -92,13 +98,13 @@ pub(super) struct Receiving {
 }
 
 impl Sending {
-    pub fn new(end: Arc<End>, lane: usize, stream: TcpStream) -> Sending {
+    pub fn new(end: Arc<End>, lane: usize, stream: Option<TcpStream>, connector: Arc<dyn Connector>) -> Sending {
         let step = end.steps[lane].load(Ordering::Relaxed);
-        Sending { end, stream, lane, step, sent: 0 }
+        Sending { end, stream, connector, lane, step, sent: 0 }
     }
 
     /// Whether the network has taken all that the kernel has filled for this lane.
-    pub fn has_rest(&self) -> bool {
+    pub fn is_drained(&self) -> bool {
         self.end.filled() <= self.step
     }
 
@@ -111,6 +117,14 @@ impl Sending {
     pub fn advance(&mut self) -> io::Result<bool> {
         let mut moved = false;
         while self.end.filled() > self.step {
+            let mut stream = match &self.stream {
+                Some(stream) => stream,
+                None => {
+                    let stream = self.connector.connect(self.end.channel, self.end.link.peer as usize)?;
+                    stream.set_nonblocking(true)?;
+                    self.stream.insert(stream)
+                }
+            };
             let slot = self.end.slot(self.step);
             // SAFETY: the slot is full, so its header and as many bytes as it says are written, and stay until the
             // head moves
@@ -123,7 +137,7 @@ impl Sending {
                 IoSlice::new(&header[self.sent.min(WIRE_HEADER)..]),
                 IoSlice::new(&payload[self.sent.saturating_sub(WIRE_HEADER)..]),
             ];
-            match (&self.stream).write_vectored(&rest) {
+            match stream.write_vectored(&rest) {
                 Ok(0) => return Err(IoErrorKind::WriteZero.into()),
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == IoErrorKind::WouldBlock => return Ok(moved),
@@ -141,18 +155,27 @@ impl Sending {
 }
 
 impl Receiving {
-    pub fn new(end: Arc<End>, lane: usize, stream: TcpStream) -> Receiving {
+    pub fn new(end: Arc<End>, lane: usize, stream: Option<TcpStream>, connector: Arc<dyn Connector>) -> Receiving {
         let step = end.steps[lane].load(Ordering::Relaxed);
-        Receiving { end, stream, lane, step, header: [0; WIRE_HEADER], received: 0, closed: false }
+        Receiving { end, stream, connector, lane, step, header: [0; WIRE_HEADER], received: 0, closed: false }
     }
 
     /// Fills empty slots with what the socket has.
     pub fn advance(&mut self) -> io::Result<bool> {
         let mut moved = false;
+        if self.stream.is_none() {
+            let Some(arrived) = self.connector.take(self.end.channel, self.end.link.peer as usize) else {
+                return Ok(false);
+            };
+            let arrived = arrived?;
+            arrived.set_nonblocking(true)?;
+            self.stream = Some(arrived);
+        }
         while !self.closed && self.step - self.end.drained() < SLOTS {
             let payload_bytes = self.payload_bytes()?;
-            let Receiving { end, header, received, step, .. } = self;
-            match (&self.stream).read(wanted(end, *step, header, *received, payload_bytes)) {
+            let Receiving { end, header, received, step, stream, .. } = self;
+            let Some(mut stream) = stream.as_ref() else { break };
+            match stream.read(wanted(end, *step, header, *received, payload_bytes)) {
                 // An end between messages is a rank that has left, which the kernels find out if they need it.
                 Ok(0) if self.received == 0 => self.closed = true,
                 Ok(0) => return Err(IoErrorKind::UnexpectedEof.into()),

@@ -1,27 +1,32 @@
 //! Connecting: every rank lays out memory, learns where its peers' is, and proves each road before it is used.
 
+mod ends;
+mod links;
 mod offer;
 mod streams;
+mod visits;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ferronickel_kernels::protocol::simple::slot_stride;
-use ferronickel_kernels::protocol::{FLAG_STRIDE, Link, SLOTS};
+use ferronickel_kernels::protocol::FLAG_STRIDE;
+
+use self::ends::Ends;
 
 use self::offer::{Memory, Offer};
 pub(crate) use self::streams::Sockets;
 use self::streams::Streams;
-use super::layout::{Layout, RingParts};
+use self::visits::Visits;
+use super::layout::Layout;
 use super::{Broken, Roads, Transport};
 use crate::bootstrap::door::Door;
 use crate::bootstrap::session::{Member, Plain};
 use crate::bootstrap::unique_id::UniqueId;
-use crate::device::context::{Channel, DirectTables, Links, Ring};
+use crate::device::context::{Channel, Counters, DirectTables, PairLinks};
 use crate::device::region::Region;
-use crate::error::{Error, Result};
-use crate::proxy::{Connection, End, Proxy};
+use crate::error::Result;
+use crate::proxy::{Proxy, Work};
 
 /// What a rank connects to.
 pub(crate) struct Request<'a> {
@@ -43,6 +48,7 @@ pub(crate) struct Request<'a> {
 /// A rank's connections.
 pub(crate) struct Connected {
     pub channels: Vec<Channel>,
+    pub links: PairLinks,
     pub proxy: Option<Proxy>,
     /// The memory behind them.
     pub regions: Vec<Arc<Region>>,
@@ -76,7 +82,12 @@ impl Request<'_> {
         if !broken.is_empty() {
             return Ok(Attempt::Broken(broken));
         }
-        self.build(regions, streams).map(Attempt::Connected)
+        let visits = door.map(|door| {
+            let addresses = offers.iter().map(|offer| offer.addresses.clone()).collect();
+            let progress = self.member.progress().clone();
+            Visits { door, addresses, rank: self.rank, attempt: self.attempt, timeout: self.timeout, progress }
+        });
+        self.build(regions, streams, visits).map(Attempt::Connected)
     }
 
     fn offer_memory(&self) -> std::result::Result<Memory, String> {
@@ -177,24 +188,26 @@ impl Request<'_> {
         Ok(broken)
     }
 
-    fn build(&self, regions: Vec<Option<Arc<Region>>>, streams: Streams) -> Result<Connected> {
-        let mut ends = Ends { streams, sends: Vec::new(), receives: Vec::new(), buffers: Vec::new() };
+    fn build(&self, regions: Vec<Option<Arc<Region>>>, streams: Streams, visits: Option<Visits>) -> Result<Connected> {
+        let mut ends = Ends::new(streams);
         let mut channels = Vec::with_capacity(self.layout.channels);
         for channel in 0..self.layout.channels {
             let direct = self.layout.direct.then(|| self.direct_tables(&regions, channel));
             let ring = self.ring(&regions, channel, &mut ends)?;
-            channels.push(Channel { direct, ring, staged_steps: Mutex::new(0) });
+            channels.push(Channel { direct, ring, counters: Counters::default() });
         }
+        let links = self.pair_links(&regions, &mut ends)?;
         let mut kept: Vec<_> = regions.into_iter().flatten().collect();
         kept.append(&mut ends.buffers);
-        let proxy = match ends.sends.is_empty() && ends.receives.is_empty() {
-            true => None,
-            false => {
+        let proxy = match visits {
+            None => None,
+            Some(visits) => {
                 let (progress, threads) = (self.member.progress(), self.sockets.threads);
-                Some(Proxy::start(self.rank, progress, ends.sends, ends.receives, kept.clone(), threads)?)
+                let work = Work { sends: ends.sends, receives: ends.receives, connector: Arc::new(visits) };
+                Some(Proxy::start(self.rank, progress, work, kept.clone(), threads)?)
             }
         };
-        Ok(Connected { channels, proxy, regions: kept })
+        Ok(Connected { channels, links, proxy, regions: kept })
     }
 
     fn direct_tables(&self, regions: &[Option<Arc<Region>>], channel: usize) -> DirectTables {
@@ -210,39 +223,6 @@ impl Request<'_> {
             stages: table(parts.stage),
         }
     }
-
-    fn ring(&self, regions: &[Option<Arc<Region>>], channel: usize, ends: &mut Ends) -> Result<Ring> {
-        let Neighbours { position, previous, next } = self.neighbours(channel);
-        let parts = self.layout.parts(channel);
-        let own = regions[self.rank].as_ref().expect("a rank reaches itself");
-        // a link through memory: slots and tail at the receiver, head at the sender
-        let link = |from: usize, to: usize, parts: RingParts| {
-            let (at_sender, at_receiver) = (regions[from].as_ref()?, regions[to].as_ref()?);
-            Some(Link {
-                slots: at_receiver.at(parts.slots),
-                tail: at_receiver.at(parts.tail).cast(),
-                head: at_sender.at(parts.head).cast(),
-                peer: (if from == self.rank { to } else { from }) as u32,
-                step: 0,
-            })
-        };
-        let through_memory = |from: usize, to: usize| from == to || self.roads.transport(from, to) != Transport::Net;
-        let memory_link = |from, to, parts| if through_memory(from, to) { link(from, to, parts) } else { None };
-        let to_next = match memory_link(self.rank, next, parts.ring_simple) {
-            Some(link) => link,
-            None => ends.outgoing(own, &parts.ring_simple, self.layout, channel, next)?,
-        };
-        let from_previous = match memory_link(previous, self.rank, parts.ring_simple) {
-            Some(link) => link,
-            None => ends.incoming(own, &parts.ring_simple, self.layout, channel, previous)?,
-        };
-        let ll = memory_link(previous, self.rank, parts.ring_ll).zip(memory_link(self.rank, next, parts.ring_ll));
-        Ok(Ring {
-            position: position as u32,
-            simple: Mutex::new(Links { from_previous, to_next }),
-            ll: ll.map(|(from_previous, to_next)| Mutex::new(Links { from_previous, to_next })),
-        })
-    }
 }
 
 /// A rank's place on a ring.
@@ -250,70 +230,6 @@ struct Neighbours {
     position: usize,
     previous: usize,
     next: usize,
-}
-
-/// The ends of network connections, as they are made for the proxy.
-struct Ends {
-    streams: Streams,
-    sends: Vec<Connection>,
-    receives: Vec<Connection>,
-    /// Slots of outgoing links, which no peer sees.
-    buffers: Vec<Arc<Region>>,
-}
-
-impl Ends {
-    /// The kernel's side of a link whose other side is the proxy: it fills slots of its own.
-    fn outgoing(
-        &mut self,
-        own: &Region,
-        parts: &RingParts,
-        layout: &Layout,
-        channel: usize,
-        peer: usize,
-    ) -> Result<Link> {
-        let slot_bytes = layout.capacities.ring_simple;
-        let buffer = self.buffer(FLAG_STRIDE + SLOTS as usize * slot_stride(slot_bytes))?;
-        let link = Link {
-            slots: buffer.at(FLAG_STRIDE),
-            tail: buffer.at(0).cast(),
-            head: own.at(parts.head).cast(),
-            peer: peer as u32,
-            step: 0,
-        };
-        let streams = streams::take(&mut self.streams.outgoing, channel);
-        self.sends.push((End::new(link, slot_bytes, channel as u32, streams.len()), streams));
-        Ok(link)
-    }
-
-    /// The kernel's side of a link whose other side is the proxy, which fills the slots.
-    fn incoming(
-        &mut self,
-        own: &Region,
-        parts: &RingParts,
-        layout: &Layout,
-        channel: usize,
-        peer: usize,
-    ) -> Result<Link> {
-        let slot_bytes = layout.capacities.ring_simple;
-        let buffer = self.buffer(FLAG_STRIDE)?;
-        let link = Link {
-            slots: own.at(parts.slots),
-            tail: own.at(parts.tail).cast(),
-            head: buffer.at(0).cast(),
-            peer: peer as u32,
-            step: 0,
-        };
-        let streams = streams::take(&mut self.streams.incoming, channel);
-        self.receives.push((End::new(link, slot_bytes, channel as u32, streams.len()), streams));
-        Ok(link)
-    }
-
-    fn buffer(&mut self, bytes: usize) -> Result<Arc<Region>> {
-        let buffer = Region::private(bytes)
-            .map_err(|error| Error::system(&format!("mapping {bytes} bytes for NET/Socket"), error))?;
-        self.buffers.push(buffer.clone());
-        Ok(buffer)
-    }
 }
 
 /// What `from` sends to `to` when it tries the road: never zero, and different everywhere.

@@ -2,7 +2,7 @@
 //!
 //! Every rank computes the same layout, so that it knows where to write at a peer. For each channel there is a probe
 //! line for every other rank; where all ranks reach each other, the inboxes, the board and the stage of the direct
-//! algorithms; and the ring's slots and counters.
+//! algorithms; and the ring's slots and counters. After the channels come, once, the links from every other rank.
 
 use ferronickel_kernels::algorithm::{one_shot, two_shot};
 use ferronickel_kernels::block::Block;
@@ -13,8 +13,12 @@ use crate::device::host::block::HostBlock;
 
 /// The lines of an LL message in an inbox.
 const LL_LINES: usize = 32;
-/// The lines of an LL message on a ring.
-const RING_LL_LINES: usize = 128;
+/// The lines of an LL message on a link.
+const LINK_LL_LINES: usize = 128;
+/// Bytes that the slots of all links between all ranks may take, once all have been used.
+const LINK_BYTES: usize = 1 << 30;
+/// Bytes of elements that a slot of a link holds at least.
+const LEAST_SLOT: usize = 16 << 10;
 
 /// Where things are in a rank's region.
 #[derive(Clone, Debug)]
@@ -34,14 +38,15 @@ pub(crate) struct Parts {
     pub simple_inbox: usize,
     pub board: usize,
     pub stage: usize,
-    pub ring_simple: RingParts,
-    pub ring_ll: RingParts,
+    pub ring_simple: LinkParts,
+    pub ring_ll: LinkParts,
     end: usize,
 }
 
-/// The parts of a ring's links: slots and tail of the link from the previous rank, head of the link to the next.
+/// The parts of the links between this rank and one other, as offsets in a region: slots and tail of the link from it,
+/// head of the link to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RingParts {
+pub(crate) struct LinkParts {
     pub slots: usize,
     pub tail: usize,
     pub head: usize,
@@ -52,19 +57,49 @@ impl Layout {
     pub fn new(ranks: usize, channels: usize, direct: bool, buffer_bytes: usize) -> Layout {
         // With more ranks each has less to send to each other, and there are more places.
         let place = |bytes: usize, least: usize| (bytes / ranks).next_power_of_two().max(least);
+        let slot = (buffer_bytes / SLOTS as usize).next_multiple_of(FLAG_STRIDE);
+        let link_share = LINK_BYTES / (ranks * ranks * SLOTS as usize);
         let capacities = Capacities {
             one_shot_ll: ll::capacity::<HostBlock<'_>>(LL_LINES),
             one_shot_simple: place(256 << 10, 8 << 10),
             stage: place(buffer_bytes / 2, 16 << 10),
-            ring_ll: ll::capacity::<HostBlock<'_>>(RING_LL_LINES) / 16 * 16,
-            ring_simple: (buffer_bytes / SLOTS as usize).next_multiple_of(FLAG_STRIDE),
+            ring_ll: ll::capacity::<HostBlock<'_>>(LINK_LL_LINES) / 16 * 16,
+            ring_simple: slot,
+            link_simple: (link_share / FLAG_STRIDE * FLAG_STRIDE).max(LEAST_SLOT).min(slot),
         };
         Layout { capacities, ranks, channels, direct }
     }
 
     /// Bytes of a rank's region.
     pub fn bytes(&self) -> usize {
+        self.links_at() + self.ranks * self.link_stride()
+    }
+
+    fn links_at(&self) -> usize {
         self.channels * self.parts(0).end
+    }
+
+    /// Bytes of the slots of one link, of Simple and of LL.
+    fn link_slots(&self) -> (usize, usize) {
+        let Capacities { link_simple, ring_ll, .. } = self.capacities;
+        let lines = ll::lines::<HostBlock<'_>>(ring_ll) * HostBlock::LINE_BYTES;
+        (SLOTS as usize * simple::slot_stride(link_simple), SLOTS as usize * lines)
+    }
+
+    /// Bytes of the links between a rank and one other.
+    fn link_stride(&self) -> usize {
+        let (simple, ll) = self.link_slots();
+        // pages of their own, so that only those are touched that are used
+        (4 * FLAG_STRIDE + simple + ll).next_multiple_of(4096)
+    }
+
+    /// Where the links between the rank whose region it is and `peer` are: with Simple, and with LL.
+    pub fn link_parts(&self, peer: usize) -> (LinkParts, LinkParts) {
+        let at = self.links_at() + peer * self.link_stride();
+        let slots = at + 4 * FLAG_STRIDE;
+        let flag = |k: usize| at + k * FLAG_STRIDE;
+        let simple = LinkParts { tail: flag(0), head: flag(1), slots };
+        (simple, LinkParts { tail: flag(2), head: flag(3), slots: slots + self.link_slots().0 })
     }
 
     /// Where the parts of `channel` are.
@@ -83,12 +118,12 @@ impl Layout {
             ll_inbox: take(direct(one_shot::ll_inbox_bytes::<HostBlock<'_>>(capacities.one_shot_ll, ranks))),
             simple_inbox: take(direct(one_shot::simple_inbox_bytes(capacities.one_shot_simple, ranks))),
             stage: take(direct(two_shot::staged::stage_bytes(capacities.stage, ranks))),
-            ring_simple: RingParts {
+            ring_simple: LinkParts {
                 tail: take(FLAG_STRIDE),
                 head: take(FLAG_STRIDE),
                 slots: take(SLOTS as usize * simple::slot_stride(capacities.ring_simple)),
             },
-            ring_ll: RingParts {
+            ring_ll: LinkParts {
                 tail: take(FLAG_STRIDE),
                 head: take(FLAG_STRIDE),
                 slots: take(SLOTS as usize * ll::lines::<HostBlock<'_>>(capacities.ring_ll) * HostBlock::LINE_BYTES),
@@ -104,7 +139,7 @@ impl Layout {
 impl Parts {
     fn shifted(self, by: usize) -> Parts {
         let ring =
-            |parts: RingParts| RingParts { slots: parts.slots + by, tail: parts.tail + by, head: parts.head + by };
+            |parts: LinkParts| LinkParts { slots: parts.slots + by, tail: parts.tail + by, head: parts.head + by };
         Parts {
             probes: self.probes + by,
             ll_inbox: self.ll_inbox + by,
@@ -146,6 +181,14 @@ mod tests {
                     ranges.push((p.simple_inbox, 2 * ranks * (256 + c.one_shot_simple)));
                     ranges.push((p.stage, 2 * ranks * (256 + c.stage)));
                 }
+            }
+            for peer in 0..ranks {
+                let (simple, ll) = layout.link_parts(peer);
+                for parts in [simple, ll] {
+                    ranges.extend([(parts.tail, 8), (parts.head, 8)]);
+                }
+                ranges.push((simple.slots, 4 * (128 + c.link_simple)));
+                ranges.push((ll.slots, 4 * (c.ring_ll + 8).div_ceil(56) * 64));
             }
             ranges.sort_unstable();
             assert!(ranges.iter().all(|&(at, _)| at % FLAG_STRIDE == 0));

@@ -207,6 +207,11 @@ impl Roads {
         Err(Decision { about: format!("{} -> {}", from.label(), to.label()), chosen: "no road".into(), refused })
     }
 
+    /// The node of each rank, numbered in the order of their ranks.
+    pub fn node_of_each(&self) -> &[usize] {
+        &self.nodes
+    }
+
     /// How many nodes the ranks are on.
     pub fn nodes(&self) -> usize {
         self.nodes.iter().max().map_or(0, |last| last + 1)

@@ -52,6 +52,27 @@ impl Collective {
         self.properties().name
     }
 
+    /// The name that the log gives it: NCCL's.
+    pub const fn log_name(self) -> &'static str {
+        match self {
+            Collective::AllReduce => "AllReduce",
+            Collective::Broadcast => "Broadcast",
+            Collective::Reduce => "Reduce",
+            Collective::AllGather => "AllGather",
+            Collective::ReduceScatter => "ReduceScatter",
+            Collective::AllToAll => "AlltoAll",
+            Collective::Gather => "Gather",
+            Collective::Scatter => "Scatter",
+            Collective::SendReceive => "SendRecv",
+            Collective::Barrier => "Barrier",
+        }
+    }
+
+    /// Whether elements of different ranks become one.
+    pub const fn reduces(self) -> bool {
+        matches!(self, Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter | Collective::Barrier)
+    }
+
     const fn properties(self) -> Properties {
         // name, text, elements, op, root
         let (name, text, elements, op, root) = match self {
@@ -90,7 +111,8 @@ impl ReductionKind {
         ReductionKind::PreMulSum,
     ];
 
-    const fn number(self) -> u64 {
+    /// NCCL's number; NCCL gives operations with a scalar the numbers from here on.
+    pub const fn number(self) -> u64 {
         match self {
             ReductionKind::RedOp(op) => op as u64,
             ReductionKind::PreMulSum => 5,

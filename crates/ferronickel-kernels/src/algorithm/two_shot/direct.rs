@@ -13,7 +13,7 @@
 use crate::algorithm::{after, share};
 use crate::block::{Block, Reduction, Sources, Stop, Targets};
 use crate::element::Element;
-use crate::protocol::FLAG_STRIDE;
+use crate::protocol::{FLAG_STRIDE, NOT_SHARED};
 use crate::reduce::Reduce;
 
 /// What a launch needs.
@@ -49,9 +49,6 @@ pub struct Arguments<E> {
     /// The description of the call, the same on every rank.
     pub call: u64,
 }
-
-/// Stands for the offset of a buffer that is in no arena.
-pub const NOT_SHARED: u64 = u64::MAX;
 
 /// What came of a call.
 #[must_use]

@@ -39,13 +39,7 @@ pub struct Arguments<E> {
 
 /// Bytes of a stage whose places hold `slot_bytes` each.
 pub const fn stage_bytes(slot_bytes: usize, ranks: usize) -> usize {
-    2 * ranks * place_stride(slot_bytes)
-}
-
-#[inline(always)]
-const fn place_stride(slot_bytes: usize) -> usize {
-    // a flag of its own, then a slot
-    FLAG_STRIDE + simple::slot_stride(slot_bytes).next_multiple_of(FLAG_STRIDE)
+    2 * ranks * simple::flagged_slot_stride(slot_bytes)
 }
 
 /// A place of a stage: a flag, a header, a payload.
@@ -84,7 +78,7 @@ impl<E> Arguments<E> {
     #[inline(always)]
     fn contribution(&self, at: usize, source: usize) -> Place {
         // SAFETY: there is a stage for every rank
-        Place(unsafe { (*self.stages.add(at)).wrapping_add(source * place_stride(self.slot_bytes)) })
+        Place(unsafe { (*self.stages.add(at)).wrapping_add(source * simple::flagged_slot_stride(self.slot_bytes)) })
     }
 
     /// Where `owner` puts, at `at`, the result of `owner`'s share.
@@ -165,11 +159,11 @@ unsafe fn contribute<B: Block, E: Element, R: Reduce<E>>(
     let mut k = 1;
     while k < ranks {
         let owner = after(rank, k, ranks);
-        let (from, to) = share::<E>(piece, owner, ranks);
-        let place = a.contribution(owner, rank);
-        let own = a.send.wrapping_add(begin + from);
         // SAFETY: see `all_reduce`
         unsafe {
+            let (from, to) = share::<E>(piece, owner, ranks);
+            let place = a.contribution(owner, rank);
+            let own = a.send.wrapping_add(begin + from);
             if op.prepares() {
                 block.reduce(Reduction::new(op, [place.payload()], [own], to - from, false));
             } else {
@@ -192,9 +186,9 @@ unsafe fn reduce_own_share<B: Block, E: Element, R: Reduce<E>>(
     step: u64,
 ) -> Result<(), Stop> {
     let (rank, ranks) = (a.rank as usize, a.ranks as usize);
-    let (from, to) = share::<E>(piece, rank, ranks);
     // SAFETY: see `all_reduce`
     unsafe {
+        let (from, to) = share::<E>(piece, rank, ranks);
         let mut k = 1;
         while k < ranks {
             let peer = after(rank, k, ranks);
@@ -230,10 +224,10 @@ unsafe fn collect<B: Block, E: Element>(
     let mut k = 1;
     while k < ranks {
         let owner = after(rank, k, ranks);
-        let (from, to) = share::<E>(piece, owner, ranks);
-        let place = a.result(rank, owner);
         // SAFETY: see `all_reduce`
         unsafe {
+            let (from, to) = share::<E>(piece, owner, ranks);
+            let place = a.result(rank, owner);
             place.wait(block, step, a.call, owner)?;
             block.copy(a.receive.wrapping_add(begin + from), place.payload::<E>().cast_const(), to - from);
         }

@@ -9,14 +9,15 @@ use ferronickel_kernels::reduce::Reduce;
 
 use super::{vector, wait};
 use crate::device::context::RankContext;
+use crate::device::launch::Launch;
+use crate::device::work::{CollectiveWork, Kernel, Work};
 
 /// Runs one channel of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct HostBlock<'a> {
     pub context: &'a RankContext,
-    /// The call's number and description, to find out what a wait is about that takes long.
-    pub epoch: u64,
-    pub call: u64,
+    /// What is being done, to find out what a wait is about that takes long.
+    launch: &'a Launch,
 }
 
 /// Turns of waiting between two looks at the peers.
@@ -29,7 +30,24 @@ const NAP_EVERY: u32 = 32;
 /// A line is a cache line: seven words of payload, then the flag that is written last.
 const PAYLOAD_WORDS: usize = 7;
 
-impl HostBlock<'_> {
+impl<'a> HostBlock<'a> {
+    /// The block of a launch.
+    pub fn of(launch: &'a Launch) -> Self {
+        HostBlock { context: &launch.context, launch }
+    }
+
+    /// Looks why a wait takes so long.
+    #[cold]
+    fn look_for_trouble(self) {
+        let Launch { context, work, turn, epoch, call, .. } = self.launch;
+        match work {
+            Work::Collective(CollectiveWork { kernel, .. }) if *kernel != Kernel::Exchange => {
+                context.progress.look_for_trouble(context.rank, *epoch, *call);
+            }
+            _ => context.look_for_trouble_in_exchange(*turn, *call),
+        }
+    }
+
     /// The system may put two ranks on one processor although another is free; then each would spin in vain for what
     /// the other cannot send. Returns the turn to go on with: the end of spinning if it is so.
     #[cold]
@@ -75,7 +93,7 @@ unsafe impl Block for HostBlock<'_> {
         let context = self.context;
         *turns = turns.saturating_add(1);
         if *turns > context.spins && turns.is_multiple_of(LOOK_EVERY) {
-            context.progress.look_for_trouble(context.rank, self.epoch, self.call);
+            self.look_for_trouble();
         }
         if context.progress.stopped() {
             return Err(Stop::Aborted);
@@ -86,6 +104,10 @@ unsafe impl Block for HostBlock<'_> {
         wait::turn(*turns, context.spins);
         Ok(())
     }
+
+    /// There is no other thread to tell.
+    #[inline(always)]
+    fn raise(self, _stop: Stop) {}
 
     #[inline(always)]
     unsafe fn load_pack(self, from: *const Pack) -> Pack {

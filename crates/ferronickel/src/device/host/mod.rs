@@ -3,8 +3,10 @@
 pub(crate) mod block;
 pub(crate) mod dispatcher;
 pub(crate) mod doze;
+pub(crate) mod kernels;
 pub(crate) mod lock;
 mod numbers;
+pub(crate) mod operation;
 pub(crate) mod queue;
 pub(crate) mod stream;
 pub(crate) mod sync;

@@ -1,7 +1,8 @@
 //! Reducing as fast as the processor can: the widest vectors it has, chosen at run time, and stores that go past the
 //! caches where the data would not stay in them anyway.
 
-mod halves;
+pub(super) mod halves;
+pub(super) mod loops;
 
 use ferronickel_kernels::block::{Reduction, Sources, Targets};
 use ferronickel_kernels::element::Element;
@@ -42,7 +43,7 @@ pub unsafe fn reduce<E: Element, R: Reduce<E>>(work: Reduction<E, R, impl Source
         unsafe {
             accumulate(&work, at, count, sum, scratch);
             if work.last && work.op.finishes() {
-                finish(work.op, sum, count);
+                work.op.finish_range(sum, count);
             }
             for k in 0..work.to.targets() {
                 let target = work.to.target(k).add(at);
@@ -85,7 +86,7 @@ unsafe fn accumulate<E: Element, R: Reduce<E>>(
         let entering = |k: usize, room: *mut E| {
             let source = from.source(k).add(at);
             if work.op.prepares() && from.is_input(k) {
-                prepare(work.op, room, source, count);
+                work.op.prepare_range(room, source, count);
                 return room.cast_const();
             }
             source
@@ -98,141 +99,10 @@ unsafe fn accumulate<E: Element, R: Reduce<E>>(
             return;
         }
         let second = entering(1, scratch);
-        if first == sum.cast_const() {
-            combine_into::<E, R>(sum, second, count);
-        } else {
-            combine::<E, R>(sum, first, second, count);
-        }
+        work.op.combine_ranges(sum, first, second, count);
         for k in 2..from.sources() {
-            combine_into::<E, R>(sum, entering(k, scratch), count);
+            work.op.combine_ranges(sum, sum, entering(k, scratch), count);
         }
-    }
-}
-
-/// Defines a loop once for each width of vector, and a function that takes the widest the processor has.
-macro_rules! at_every_width {
-    ($(#[$doc:meta])* fn $name:ident<$($generic:ident: $bound:path),*>($($argument:ident: $t:ty),*) $body:block) => {
-        $(#[$doc])*
-        #[inline(always)]
-        unsafe fn $name<$($generic: $bound),*>($($argument: $t),*) {
-            #[inline(always)]
-            unsafe fn any<$($generic: $bound),*>($($argument: $t),*) $body
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,fma,f16c")]
-                unsafe fn avx2<$($generic: $bound),*>($($argument: $t),*) {
-                    // SAFETY: the caller's promise
-                    unsafe { any::<$($generic),*>($($argument),*) }
-                }
-                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-                unsafe fn avx512<$($generic: $bound),*>($($argument: $t),*) {
-                    // SAFETY: the caller's promise
-                    unsafe { any::<$($generic),*>($($argument),*) }
-                }
-                // SAFETY: the processor has what the function is compiled for; the rest is the caller's promise
-                unsafe {
-                    match width() {
-                        Width::Avx512 => avx512::<$($generic),*>($($argument),*),
-                        Width::Avx2 => avx2::<$($generic),*>($($argument),*),
-                        Width::Baseline => any::<$($generic),*>($($argument),*),
-                    }
-                }
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            // SAFETY: the caller's promise
-            unsafe { any::<$($generic),*>($($argument),*) }
-        }
-    };
-}
-
-/// `sum[i] = a[i] op b[i]`; `sum` overlaps neither.
-///
-/// # Safety
-/// The ranges are valid.
-#[inline(always)]
-unsafe fn combine<E: Element, R: Reduce<E>>(sum: *mut E, a: *const E, b: *const E, count: usize) {
-    // SAFETY: the caller's promise; what the first leaves is within the ranges
-    unsafe {
-        let done = halves::combine::<E, R>(sum, a, b, count);
-        combine_any::<E, R>(sum.add(done), a.add(done), b.add(done), count - done);
-    }
-}
-
-/// `sum[i] = sum[i] op b[i]`; they do not overlap.
-///
-/// # Safety
-/// The ranges are valid.
-#[inline(always)]
-unsafe fn combine_into<E: Element, R: Reduce<E>>(sum: *mut E, b: *const E, count: usize) {
-    // SAFETY: as in `combine`
-    unsafe {
-        let done = halves::combine::<E, R>(sum, sum, b, count);
-        combine_into_any::<E, R>(sum.add(done), b.add(done), count - done);
-    }
-}
-
-at_every_width! {
-    /// What [`combine`] does, for elements of any kind.
-    fn combine_any<E: Element, R: Reduce<E>>(sum: *mut E, a: *const E, b: *const E, count: usize) {
-        for i in 0..count {
-            // SAFETY: `i` is less than the count
-            unsafe { sum.add(i).write(R::combine(a.add(i).read(), b.add(i).read())) };
-        }
-    }
-}
-
-at_every_width! {
-    /// What [`combine_into`] does, for elements of any kind.
-    fn combine_into_any<E: Element, R: Reduce<E>>(sum: *mut E, b: *const E, count: usize) {
-        for i in 0..count {
-            // SAFETY: `i` is less than the count
-            unsafe { sum.add(i).write(R::combine(sum.add(i).read(), b.add(i).read())) };
-        }
-    }
-}
-
-at_every_width! {
-    /// `to[i]` becomes what the operation makes of a rank's own `from[i]`; they do not overlap.
-    fn prepare<E: Element, R: Reduce<E>>(op: R, to: *mut E, from: *const E, count: usize) {
-        for i in 0..count {
-            // SAFETY: `i` is less than the count
-            unsafe { to.add(i).write(op.prepare(from.add(i).read())) };
-        }
-    }
-}
-
-at_every_width! {
-    /// `sum[i]` becomes the final element.
-    fn finish<E: Element, R: Reduce<E>>(op: R, sum: *mut E, count: usize) {
-        for i in 0..count {
-            // SAFETY: `i` is less than the count
-            unsafe { sum.add(i).write(op.finish(sum.add(i).read())) };
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-enum Width {
-    Avx512,
-    Avx2,
-    Baseline,
-}
-
-/// The widest vectors of this processor; the standard library remembers what it found.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn width() -> Width {
-    let has_avx512 = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl");
-    if has_avx512 {
-        Width::Avx512
-    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
-        Width::Avx2
-    } else {
-        Width::Baseline
     }
 }
 

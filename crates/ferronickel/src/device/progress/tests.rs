@@ -19,10 +19,10 @@ fn two_processes() -> [Progress; 2] {
 #[test]
 fn a_peer_in_another_call_is_trouble_and_one_that_is_late_is_not() {
     let progress = Progress::of_one_process(3);
-    assert!(progress.enter(0, 1, call(10), 0));
+    assert!(progress.enter(0, Some((1, call(10))), 0));
     progress.look_for_trouble(0, 1, call(10));
     assert!(progress.failure().is_none(), "the others have not come yet");
-    assert!(progress.enter(2, 1, call(20), 0));
+    assert!(progress.enter(2, Some((1, call(20))), 0));
     progress.look_for_trouble(2, 1, call(20));
     let failure = progress.failure().unwrap();
     assert_eq!(failure.kind, ErrorKind::Mismatch);
@@ -30,13 +30,20 @@ fn a_peer_in_another_call_is_trouble_and_one_that_is_late_is_not() {
         failure.seen,
         "in call 1 rank 0 made all_reduce(count 10, float32, sum) and rank 2 made all_reduce(count 20, float32, sum)"
     );
-    assert!(progress.stopped() && !progress.enter(1, 1, call(10), 0));
+    assert!(progress.stopped() && !progress.enter(1, Some((1, call(10))), 0));
 }
 
 #[test]
 fn a_peer_that_left_is_trouble_only_for_calls_it_will_not_make() {
     let progress = Progress::of_one_process(2);
-    progress.depart(1, 1);
+    progress.depart(1, 2);
+    // its last collective, and messages after that, are still to come
+    progress.look_for_trouble(0, 2, call(1));
+    assert!(progress.enter(1, Some((1, call(1))), 0));
+    progress.leave(1, 1);
+    progress.look_for_trouble(0, 2, call(1));
+    assert!(progress.failure().is_none());
+    progress.leave(1, 2);
     progress.look_for_trouble(0, 1, call(1));
     assert!(progress.failure().is_none());
     progress.look_for_trouble(0, 2, call(1));
@@ -57,8 +64,8 @@ fn the_first_failure_stays() {
 #[test]
 fn processes_of_a_machine_see_each_other_and_stop_each_other() {
     let [a, b] = two_processes();
-    assert!(b.enter(1, 1, call(20), 0));
-    assert!(a.enter(0, 1, call(10), 0));
+    assert!(b.enter(1, Some((1, call(20))), 0));
+    assert!(a.enter(0, Some((1, call(10))), 0));
     a.look_for_trouble(0, 1, call(10));
     let failure = a.failure().unwrap();
     assert!(failure.seen.contains("rank 1 (host a, pid 2) made all_reduce(count 20"), "{}", failure.seen);
@@ -73,7 +80,7 @@ fn processes_of_a_machine_see_each_other_and_stop_each_other() {
 #[test]
 fn a_stop_waits_for_those_inside_but_not_for_the_dead_and_the_silent() {
     let [a, b] = two_processes();
-    assert!(a.enter(0, 1, call(1), 0) && b.enter(1, 1, call(1), 0));
+    assert!(a.enter(0, Some((1, call(1))), 0) && b.enter(1, Some((1, call(1))), 0));
     a.fail(Failure { kind: ErrorKind::Aborted, seen: "on purpose".into(), hint: None });
     a.leave(0, 1);
     let mut turns = 0;
@@ -91,7 +98,7 @@ fn a_stop_waits_for_those_inside_but_not_for_the_dead_and_the_silent() {
 #[test]
 fn a_report_makes_a_rank_elsewhere_known() {
     let (here, there) = (Progress::of_one_process(2), Progress::of_one_process(2));
-    assert!(there.enter(1, 1, call(7), 0));
+    assert!(there.enter(1, Some((1, call(7))), 0));
     there.leave(1, 1);
     there.depart(1, 1);
     here.mirror(&there.report(1));
@@ -103,12 +110,12 @@ fn a_report_makes_a_rank_elsewhere_known() {
 fn the_watchdog_names_those_behind_and_not_those_ahead() {
     let progress = Progress::of_one_process(4);
     for rank in [0, 1, 3] {
-        assert!(progress.enter(rank, 1, call(5), 0));
+        assert!(progress.enter(rank, Some((1, call(5))), 0));
         progress.leave(rank, 1);
     }
-    assert!(progress.enter(0, 2, call(6), 0) && progress.enter(3, 2, call(6), 0));
+    assert!(progress.enter(0, Some((2, call(6))), 0) && progress.enter(3, Some((2, call(6))), 0));
     progress.leave(3, 2);
-    assert!(progress.enter(3, 3, call(8), 0));
+    assert!(progress.enter(3, Some((3, call(8))), 0));
     assert_eq!(
         watch::describe(&progress, 0, Duration::from_secs(30)),
         "rank 0: call 2 all_reduce(count 6, float32, sum) has made no progress for 30 s; last finished call 1; missing: \
@@ -128,7 +135,7 @@ fn a_call_that_nobody_begins_is_told_once_to_who_waits_for_it() {
         watch.look(&progress, 0)
     };
     // a call that is inside looks for itself
-    assert!(progress.enter(0, 1, 7, 0));
+    assert!(progress.enter(0, Some((1, 7)), 0));
     assert_eq!(look_after_patience(), None);
     progress.leave(0, 1);
     assert_eq!(look_after_patience(), None, "the time counts from the first look after that call");

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Progress;
+use super::{Progress, Report};
 use crate::diagnostics::log;
 use crate::types::CallDescription;
 
@@ -16,9 +16,20 @@ pub(super) struct Watch {
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Wait {
-    epoch: u64,
+    call: Waiting,
     since: Option<Instant>,
     reported: bool,
+}
+
+/// In what a rank waits.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+enum Waiting {
+    #[default]
+    Nothing,
+    /// The collective with this number.
+    Collective(u64),
+    /// The launch with this number, which exchanges messages, for so many ranks.
+    Exchange(u64, usize),
 }
 
 impl Watch {
@@ -29,17 +40,46 @@ impl Watch {
 
     /// Looks how long `rank` has waited in call number `epoch`; after too long, the log says so, once.
     pub fn look(&self, progress: &Progress, rank: usize, epoch: u64) {
-        if self.patience.is_zero() {
-            return;
-        }
-        let mut wait = self.waits[rank].lock().unwrap_or_else(PoisonError::into_inner);
-        if wait.epoch != epoch {
-            *wait = Wait { epoch, since: Some(Instant::now()), reported: false };
-        } else if !wait.reported && wait.since.is_some_and(|since| since.elapsed() >= self.patience) {
-            wait.reported = true;
-            drop(wait);
+        let (_, report) = self.wait(rank, Waiting::Collective(epoch));
+        if report {
             log::announce(&describe(progress, rank, self.patience));
         }
+    }
+
+    /// The same for launch number `turn`, which exchanges messages and waits for `peers`. Returns how long it has waited
+    /// for just so many.
+    pub fn look_at_exchange(
+        &self,
+        progress: &Progress,
+        rank: usize,
+        peers: &[usize],
+        turn: u64,
+        call: u64,
+    ) -> Duration {
+        let (waited, report) = self.wait(rank, Waiting::Exchange(turn, peers.len()));
+        if report {
+            let peers: Vec<_> = peers.iter().map(|&peer| describe_peer(progress, &progress.report(peer))).collect();
+            log::announce(&format!(
+                "{}: a group of messages that begins with {} has made no progress for {} s; it waits for {}",
+                progress.name(rank),
+                CallDescription::from_bits(call),
+                self.patience.as_secs_f64(),
+                peers.join(", "),
+            ));
+        }
+        waited
+    }
+
+    /// How long `rank` has waited in `call`, and whether that is to be reported.
+    fn wait(&self, rank: usize, call: Waiting) -> (Duration, bool) {
+        let mut wait = self.waits[rank].lock().unwrap_or_else(PoisonError::into_inner);
+        if wait.call != call {
+            *wait = Wait { call, since: Some(Instant::now()), reported: false };
+        }
+        let waited = wait.since.map_or(Duration::ZERO, |since| since.elapsed());
+        let report = !self.patience.is_zero() && !wait.reported && waited >= self.patience;
+        wait.reported |= report;
+        (waited, report)
     }
 }
 
@@ -79,19 +119,8 @@ impl StartWatch {
 /// Where `rank` is, and who keeps it waiting: those that are behind it, not those that are ahead.
 pub(super) fn describe(progress: &Progress, rank: usize, patience: Duration) -> String {
     let own = progress.report(rank);
-    let behind = (0..progress.ranks.len()).filter(|&peer| peer != rank).filter_map(|peer| {
-        let report = progress.report(peer);
-        (report.started < own.started).then(|| {
-            let finished = report.done;
-            let name = progress.name(peer);
-            if report.started == 0 {
-                format!("{name} (has started no call)")
-            } else {
-                let call = CallDescription::from_bits(report.call);
-                format!("{name} (last started call {} {call}, last finished {finished})", report.started)
-            }
-        })
-    });
+    let peers = (0..progress.ranks.len()).filter(|&peer| peer != rank).map(|peer| progress.report(peer));
+    let behind = peers.filter(|report| report.started < own.started).map(|report| describe_peer(progress, &report));
     let behind: Vec<_> = behind.collect();
     let missing = match behind.len() {
         0 => "every rank has started it: a rank is stopped or slow inside, or a road is stuck".into(),
@@ -103,6 +132,16 @@ pub(super) fn describe(progress: &Progress, rank: usize, patience: Duration) -> 
         own.started,
         CallDescription::from_bits(own.call),
         patience.as_secs_f64(),
-        own.done,
+        own.finished,
     )
+}
+
+/// What a rank did last.
+fn describe_peer(progress: &Progress, report: &Report) -> String {
+    let name = progress.name(report.rank as usize);
+    if report.started == 0 {
+        return format!("{name} (has started no call)");
+    }
+    let (call, finished) = (CallDescription::from_bits(report.call), report.finished);
+    format!("{name} (last started call {} {call}, last finished {finished})", report.started)
 }

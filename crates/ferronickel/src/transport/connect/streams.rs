@@ -52,6 +52,9 @@ impl Sockets {
     }
 }
 
+/// The socket of a lane; None if it is connected when it is first used.
+pub(super) type Lane = Option<TcpStream>;
+
 /// The sockets of each connection, by channel.
 #[derive(Default)]
 pub(super) struct Streams {
@@ -69,7 +72,7 @@ impl Request<'_> {
     /// The door through which data comes, if any comes or goes through the network. Ranks of one process need none
     /// before.
     pub(super) fn data_door(&self) -> Result<Option<Arc<Door>>> {
-        if self.net_sources().is_empty() && self.net_targets().is_empty() {
+        if !self.roads.touches(self.rank, Transport::Net) {
             return Ok(None);
         }
         if let Some(door) = self.door {
