@@ -113,9 +113,9 @@ impl Streams {
         self.doze.rise();
         while self.queue.standing().finished < 2 {
             match self.queue.begin() {
-                Turn::Run(item) => {
-                    self.ran.push(item);
-                    self.queue.finish();
+                Turn::Run(slot) => {
+                    self.ran.push(*slot.item());
+                    self.queue.finish(slot);
                 }
                 _ => sleep(&self.doze, care, || self.queue.standing().stalled || self.queue.standing().finished == 2),
             }
@@ -129,7 +129,7 @@ impl Streams {
 
     fn synchronize(&self, care: Care, dispatcher: &Thread) {
         let last = self.queue.standing().queued;
-        let left = self.queue.help(last, |item| self.ran.push(item), || false);
+        let left = self.queue.help(last, |&item| self.ran.push(item), || false);
         if left && care != Care::NothingTold {
             self.doze.wake(|| dispatcher.unpark());
         }

@@ -20,17 +20,19 @@ impl Stage {
     }
 
     fn synchronize(&self, last: u64) -> bool {
-        self.queue.help(last, |item| self.ran.push(item), || false)
+        self.queue.help(last, |&item| self.ran.push(item), || false)
     }
 
     /// Runs what there is to run, and says how it ended.
     fn run_some(&self) -> Turn<u32> {
         loop {
             match self.queue.begin() {
-                Turn::Run(item) => self.ran.push(item),
+                Turn::Run(slot) => {
+                    self.ran.push(*slot.item());
+                    self.queue.finish(slot);
+                }
                 end => return end,
             }
-            self.queue.finish();
         }
     }
 }
@@ -145,8 +147,9 @@ fn two_at_a_time_are_caught() {
         let hasty = {
             let stage = stage.clone();
             thread::spawn(move || {
-                if let Turn::Run(item) = stage.queue.begin() {
-                    stage.queue.finish();
+                if let Turn::Run(slot) = stage.queue.begin() {
+                    let item = *slot.item();
+                    stage.queue.finish(slot);
                     stage.ran.push(item);
                 }
             })

@@ -28,7 +28,7 @@ impl Stream {
     fn start(self: &Rc<Self>) -> Option<Thread> {
         let stream = self.clone();
         let (thread, handle) = Thread::spawn(move || {
-            stream.worker.work(&stream.queue, |item| stream.ran.push(item), |_| false);
+            stream.worker.work(&stream.queue, |&item| stream.ran.push(item), |_| false);
         });
         self.threads.borrow_mut().push(handle);
         Some(thread)
@@ -59,7 +59,7 @@ impl Stream {
 
     fn see_off(&self, start: impl FnOnce() -> Option<Thread>) {
         if (self.worker.exists() || self.queue.standing().stalled) && !self.worker.summon(start) {
-            while self.queue.help(u64::MAX, |item| self.ran.push(item), || false) {}
+            while self.queue.help(u64::MAX, |&item| self.ran.push(item), || false) {}
         }
     }
 
@@ -100,7 +100,7 @@ fn a_worker_and_its_caller_share_the_work() {
         stream.push_for_worker(1);
         stream.push_for_worker(2);
         // nobody queues behind it
-        let _ = stream.queue.help(2, |item| stream.ran.push(item), || false);
+        let _ = stream.queue.help(2, |&item| stream.ran.push(item), || false);
         assert_eq!(stream.ran.read(), [1, 2]);
         stream.close();
         stream.join();
@@ -184,7 +184,7 @@ fn a_careless_worker(closed_before: bool) {
                 doze.rise();
                 while ran.read().is_empty() {
                     match queue.begin() {
-                        Turn::Run(item) => ran.push(item),
+                        Turn::Run(slot) => ran.push(*slot.item()),
                         Turn::Closed => return,
                         Turn::Busy | Turn::Empty => doze.sleep(|| false, || park(Duration::MAX)),
                     }

@@ -20,7 +20,9 @@ pub struct Queue<T> {
 }
 
 struct State<T> {
-    waiting: VecDeque<T>,
+    waiting: VecDeque<Slot<T>>,
+    /// Slots for items to come.
+    spare: Vec<Slot<T>>,
     /// Whether somebody runs an item at the moment.
     running: bool,
     queued: u64,
@@ -34,10 +36,18 @@ struct State<T> {
 /// Stands for the number of items that nobody waits for.
 const NOBODY: u64 = u64::MAX;
 
+/// An item, in a place of its own for as long as it is queued and runs: it is large, and moving it about costs more than
+/// what is done with it. Places are used again.
+#[derive(Debug)]
+pub struct Slot<T>(Box<Option<T>>);
+
+/// How many empty slots a queue keeps.
+const MOST_SPARE: usize = 64;
+
 /// What a party that wants to run items is told.
 pub enum Turn<T> {
-    /// Run this, drop it, then call [`Queue::finish`].
-    Run(T),
+    /// Run this, then call [`Queue::finish`] with it.
+    Run(Slot<T>),
     /// Another party runs an item.
     Busy,
     /// There is nothing to run.
@@ -57,9 +67,20 @@ pub struct Standing {
     pub stalled: bool,
 }
 
+impl<T> Slot<T> {
+    /// The item.
+    pub fn item(&self) -> &T {
+        self.0.as_ref().as_ref().expect("a slot is filled before it is queued, and emptied after it has run")
+    }
+
+    fn empty(&mut self) {
+        *self.0 = None;
+    }
+}
+
 impl<T> State<T> {
     /// The next item, if nobody runs one; from now on somebody does.
-    fn take(&mut self) -> Option<T> {
+    fn take(&mut self) -> Option<Slot<T>> {
         if self.running {
             return None;
         }
@@ -72,15 +93,25 @@ impl<T> State<T> {
 impl<T> Queue<T> {
     /// An empty queue.
     pub fn new() -> Self {
-        let state =
-            State { waiting: VecDeque::new(), running: false, queued: 0, finished: 0, closed: false, wanted: NOBODY };
+        let state = State {
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
+            running: false,
+            queued: 0,
+            finished: 0,
+            closed: false,
+            wanted: NOBODY,
+        };
         Queue { state: Lock::new(state), changed: Condvar::new(), bell: Mutex::new(()) }
     }
 
     /// Appends an item. Whether the queue is closed already, so that nobody can come any more who runs it for himself.
+    #[inline(always)]
     pub fn push(&self, item: T) -> bool {
         let mut state = self.lock();
-        state.waiting.push_back(item);
+        let mut slot = state.spare.pop().unwrap_or_else(|| Slot(Box::new(None)));
+        *slot.0 = Some(item);
+        state.waiting.push_back(slot);
         state.queued += 1;
         state.closed
     }
@@ -96,14 +127,20 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Ends the item that [`begin`](Self::begin) gave. Whether more wait.
-    pub fn finish(&self) -> bool {
+    /// Ends the item that [`begin`](Self::begin) gave, and drops it before anybody learns that it is done. Whether more
+    /// wait.
+    pub fn finish(&self, mut slot: Slot<T>) -> bool {
+        slot.empty();
         let mut state = self.lock();
-        self.end(&mut state);
+        self.end(&mut state, slot);
         !state.waiting.is_empty()
     }
 
-    fn end(&self, state: &mut State<T>) {
+    /// Ends an item, whose slot is empty now.
+    fn end(&self, state: &mut State<T>, slot: Slot<T>) {
+        if state.spare.len() < MOST_SPARE {
+            state.spare.push(slot);
+        }
         debug_assert!(state.running);
         state.running = false;
         state.finished += 1;
@@ -120,17 +157,18 @@ impl<T> Queue<T> {
     /// Returns whether items may lie still: those that were queued behind the last one, while this party ran. Nobody
     /// else could begin them then, and whoever should have may have gone to sleep over it.
     #[must_use]
-    pub fn help(&self, last: u64, mut run: impl FnMut(T), mut looks_again: impl FnMut() -> bool) -> bool {
+    pub fn help(&self, last: u64, mut run: impl FnMut(&T), mut looks_again: impl FnMut() -> bool) -> bool {
         let mut left = false;
         // one lock before an item and one after it: small calls cost little more than that
         let mut state = self.lock();
         let last = last.min(state.queued);
         while state.finished < last {
-            if let Some(item) = state.take() {
+            if let Some(mut slot) = state.take() {
                 drop(state);
-                run(item);
+                run(slot.item());
+                slot.empty();
                 state = self.lock();
-                self.end(&mut state);
+                self.end(&mut state, slot);
                 left = !state.waiting.is_empty();
                 continue;
             }

@@ -212,8 +212,8 @@ impl Shared {
         self.worker.work(&self.queue, |launch| self.run(launch), lingers);
     }
 
-    /// Runs a launch. Its buffers are free before anybody learns that it is done.
-    fn run(&self, launch: Launch) {
+    /// Runs a launch.
+    fn run(&self, launch: &Launch) {
         if let Err(error) = launch.run() {
             let error = error.on(launch.context.rank, self.device.index()).after(&launch.context.decisions);
             self.failure().get_or_insert(error);

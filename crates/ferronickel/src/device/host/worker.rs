@@ -44,15 +44,15 @@ impl Worker {
 
     /// The worker's life: runs items with `run` until the queue is closed and empty. A worker that finds nothing
     /// looks again at once for as long as `lingers` says so, given how often in a row it has asked.
-    pub fn work<T>(&self, queue: &Queue<T>, mut run: impl FnMut(T), mut lingers: impl FnMut(u32) -> bool) {
+    pub fn work<T>(&self, queue: &Queue<T>, mut run: impl FnMut(&T), mut lingers: impl FnMut(u32) -> bool) {
         const LONGEST_NAP: Duration = Duration::from_secs(1);
         self.doze.rise();
         let mut turns = 0;
         loop {
             match queue.begin() {
-                Turn::Run(item) => {
-                    run(item);
-                    queue.finish();
+                Turn::Run(slot) => {
+                    run(slot.item());
+                    queue.finish(slot);
                     turns = 0;
                 }
                 Turn::Closed if self.retire(queue) => return,
