@@ -160,6 +160,11 @@ impl Drop for Proxy {
 
 impl Engine {
     fn run(&mut self) {
+        let progress = self.progress.clone();
+        progress.fail_if_it_panics("the thread that serves the network", || self.serve());
+    }
+
+    fn serve(&mut self) {
         // a thread's naps are rounded up by 50 µs unless it asks for better
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
         self.shared.doze.rise();

@@ -322,6 +322,23 @@ fn ranks_that_do_not_come_are_named() {
 }
 
 #[test]
+fn a_rank_that_cannot_come_is_not_waited_for() {
+    let id = UniqueId::new().unwrap();
+    let began = Instant::now();
+    let init = |rank: usize, config: Config| {
+        Communicator::init_rank(&id, 2, rank, &Device::host(rank as u32), &config).unwrap_err().to_string()
+    };
+    let nowhere = config(&[]).with("NCCL_SOCKET_IFNAME", "=nosuch0").unwrap();
+    let (refused, told) = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| init(0, config(&[])));
+        (init(1, nowhere), waiting.join().unwrap())
+    });
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(refused.contains("nosuch0"), "{refused}");
+    assert!(told.contains("rank 1 failed in init") && told.contains("nosuch0"), "{told}");
+}
+
+#[test]
 fn settings_that_ranks_must_share_are_compared() {
     let id = UniqueId::new().unwrap();
     std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use ferronickel::{Error, ErrorKind, RedOp};
+use ferronickel::{Communicator, Device, Error, ErrorKind, RedOp, UniqueId};
 use support::{config, in_one_thread};
 
 /// Whether a forked child, which does only what needs no other thread, finds all to be right within its time.
@@ -67,4 +67,19 @@ fn what_was_under_way_at_the_fork_is_not_waited_for_in_the_child() {
     call(1).unwrap();
     ranks.iter().for_each(|rank| rank.stream.synchronize().unwrap());
     assert_eq!(buffers[0].to_vec().unwrap(), [2; 4]);
+}
+
+#[test]
+fn a_forked_child_makes_no_communicator() {
+    let _parents = in_one_thread(2, &config(&[]));
+    let devices = [Device::host(0), Device::host(1)];
+    let id = UniqueId::new().unwrap();
+    let refusals: [(&str, &dyn Fn() -> bool); 3] = [
+        ("init_all", &|| Communicator::init_all(&devices, &config(&[])).is_err_and(told)),
+        ("init_rank", &|| Communicator::init_rank(&id, 2, 0, &devices[0], &config(&[])).is_err_and(told)),
+        ("UniqueId::new", &|| UniqueId::new().is_err_and(told)),
+    ];
+    for (name, is_refused) in refusals {
+        assert!(child_finds_right(is_refused), "{name} hung or did not say why");
+    }
 }

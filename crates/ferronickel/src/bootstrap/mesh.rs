@@ -105,8 +105,9 @@ impl Drop for Mesh {
         self.shared.ending.store(true, Ordering::Release);
         self.shared.alarm.raise();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // it ends within its time for last words; in a forked child there is no such thread
-            if !crate::fork::is_child() {
+            // it ends within its time for last words; in a forked child there is no such thread, and it may be the one that
+            // has let go of the mesh last
+            if !crate::fork::is_child() && thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
         }

@@ -102,6 +102,20 @@ pub(crate) fn host_private(config: &Config) -> Result<UniqueId> {
     Ok(id)
 }
 
+/// Rank `rank` will not come: everyone who waits for it is told why.
+pub(crate) fn give_up(id: &UniqueId, size: usize, rank: usize, failure: &Failure) {
+    let hosted = {
+        let roots = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let hosted = roots.as_ref().and_then(|roots| roots.get(&id.public_number()));
+        hosted.filter(|hosted| hosted.process == std::process::id()).map(|hosted| hosted.root.clone())
+    };
+    match hosted {
+        Some(root) => root.lose(failure.clone()),
+        None if id.addresses().is_empty() => {}
+        None => guest::give_up(id, size, rank, failure),
+    }
+}
+
 fn open(id: &UniqueId, service: Arc<Service>, timeout: Duration) -> Arc<Root> {
     let door = service.open(id.public_number(), id.secret());
     let root = Arc::new(Root::new(id, timeout));

@@ -8,6 +8,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::root;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
 
 /// 128 bytes that one rank makes and every rank of a communicator is given, by whatever means the program has.
 ///
@@ -47,7 +48,8 @@ impl UniqueId {
     /// [`System`](ErrorKind::System) when the operating system has no randomness to give or lets nobody listen;
     /// [`InvalidUsage`](ErrorKind::InvalidUsage) when the settings name no interface or address that can be used.
     pub fn with_config(config: &Config) -> Result<UniqueId> {
-        root::host(config).map_err(|error| error.in_call("UniqueId::new"))
+        let id = fork::refuse_child().and_then(|()| root::host(config));
+        id.map_err(|error| error.in_call("UniqueId::new"))
     }
 
     /// An id for ranks of this process alone.

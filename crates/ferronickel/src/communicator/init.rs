@@ -48,9 +48,12 @@ impl Communicator {
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) without devices; otherwise as for
     /// [`init_ranks`](Self::init_ranks).
     pub fn init_all(devices: &[Device], config: &Config) -> Result<Vec<Communicator>> {
+        const API: &str = "ncclCommInitAll";
         let ranks: Vec<_> = devices.iter().cloned().enumerate().collect();
+        // before there is anything that would have to be taken back
+        check(devices.len(), &ranks).map_err(|error| error.in_call(API))?;
         let id = root::host_private(config)?;
-        init(&id, devices.len(), &ranks, config, "ncclCommInitAll")
+        init(&id, devices.len(), &ranks, config, API)
     }
 
     /// One rank of a communicator of `size` ranks; the others are made by other threads or processes, with the same id.
@@ -106,9 +109,13 @@ fn init(
         .iter()
         .map(|(rank, device)| {
             let (id, rank, device, config) = (id.clone(), *rank, device.clone(), config.clone());
+            let (refused, number) = (id.clone(), rank);
             let init = move || init_one(&id, size, rank, &device, &config, api);
-            threads::spawn(&format!("fnickel init {rank}"), init)
-                .map_err(|error| Error::system("starting a thread for init", error))
+            threads::spawn(&format!("fnickel init {rank}"), init).map_err(|error| {
+                let error = Error::system("starting a thread for init", error);
+                give_up(&refused, size, number, &error);
+                error
+            })
         })
         .collect();
     let mut made = Vec::with_capacity(ranks.len());
@@ -124,8 +131,16 @@ fn init(
     failed.map_or(Ok(made), Err)
 }
 
+/// A rank that cannot come says why: the others would wait for it.
+fn give_up(id: &UniqueId, size: usize, rank: usize, error: &Error) {
+    let seen = format!("rank {rank} failed in init: {}", error.seen());
+    let hint = error.advice().map(String::from);
+    root::give_up(id, size, rank, &Failure { kind: error.kind(), seen, hint });
+}
+
 fn check(size: usize, ranks: &[(usize, Device)]) -> Result<()> {
     let invalid = |seen: String| Err(Error::new(ErrorKind::InvalidArgument, seen));
+    fork::refuse_child()?;
     if group::is_open() {
         let seen = "a communicator cannot be made inside a group, since it must be complete when this returns";
         return Err(
@@ -172,7 +187,8 @@ struct Coming<'a> {
 impl Coming<'_> {
     fn come(&self) -> Result<Communicator> {
         log_start(self.id, self.size, self.rank, self.device, self.api);
-        let (door, interface) = self.open_door()?.unzip();
+        let door = self.open_door().inspect_err(|error| give_up(self.id, self.size, self.rank, error))?;
+        let (door, interface) = door.unzip();
         let presence = Presence::new(self.rank, self.config, door.as_deref().map(Door::service));
         let name = presence.name();
         let arena_missing = Arena::of_process().err().map(String::from);

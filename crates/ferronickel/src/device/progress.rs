@@ -10,6 +10,7 @@ mod place;
 mod status;
 mod watch;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -126,6 +127,15 @@ impl Progress {
         self.stop_all();
         self.told.notify_all();
         self.raise_alarm();
+    }
+
+    /// Runs `work`, in which others trust: if it panics, every rank must stop.
+    pub fn fail_if_it_panics(&self, who: &str, work: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            let seen = format!("{who} panicked");
+            let hint = Some("this is a bug; the message on standard error says where".into());
+            self.fail(Failure { kind: ErrorKind::Internal, seen, hint });
+        }
     }
 
     /// Gives the word to every process of this machine.

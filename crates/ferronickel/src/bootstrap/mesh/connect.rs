@@ -62,7 +62,7 @@ pub(crate) fn connect(
     }
     // from now on the mesh sees what becomes of whom
     vigil.end();
-    let trial = if member.leads() { Trial::new(session.processes().len()) } else { None };
+    let mut trial = if member.leads() { Trial::new(session.processes().len()) } else { None };
     let shared = if member.leads() { Shared::new(session.page(), trial.as_ref()) } else { Shared::default() };
     let all = member.all_gather(shared)?;
     let mut attached = Vec::new();
@@ -72,6 +72,9 @@ pub(crate) fn connect(
     }
     // everyone has written where it could, before anyone looks
     member.all_gather(Plain(()))?;
+    if let Some(trial) = &mut trial {
+        trial.is_over = true;
+    }
     for index in attached {
         let (one, other) = (member.rank(), session.processes()[index][0]);
         if !trial.as_ref().is_some_and(|trial| trial.has_come(index, session.own())) {
@@ -227,6 +230,8 @@ struct Shared {
 struct Trial {
     arena: &'static Arena,
     range: Range<usize>,
+    /// Nobody will write any more. Otherwise the piece is never used again: another process might still write there.
+    is_over: bool,
 }
 
 impl Trial {
@@ -234,7 +239,7 @@ impl Trial {
     fn new(processes: usize) -> Option<Trial> {
         let arena = Arena::of_process().ok()?;
         let range = arena.take(processes * size_of::<u64>())?;
-        Some(Trial { arena, range })
+        Some(Trial { arena, range, is_over: false })
     }
 
     /// The word that process `from` leaves at process `to`.
@@ -259,7 +264,9 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        self.arena.give_back(self.range.clone());
+        if self.is_over {
+            self.arena.give_back(self.range.clone());
+        }
     }
 }
 
@@ -268,7 +275,7 @@ impl Shared {
         let region = page.region();
         let file = region.file().and_then(|file| file.try_clone_to_owned().ok());
         let page = file.map(|file| Piece { file: Arc::new(file), bytes: region.bytes() });
-        let arena = trial.and_then(|Trial { arena, range }| {
+        let arena = trial.and_then(|Trial { arena, range, .. }| {
             let file = arena.file().try_clone_to_owned().ok()?;
             Some((Piece { file: Arc::new(file), bytes: arena.bytes() }, range.start))
         });
@@ -294,5 +301,21 @@ impl Exchanged for Shared {
         let page = page.and_then(&mut piece);
         let arena = arena.and_then(|(bytes, trial)| Some((piece(bytes)?, trial)));
         Some(Shared { page, arena })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_that_was_broken_off_leaves_its_place_unused() {
+        let trial = Trial::new(3).expect("this machine has arenas");
+        let taken = trial.range.clone();
+        drop(trial);
+        let again = |_| Trial::new(3).expect("there is room");
+        let mut others: Vec<_> = (0..4).map(again).collect();
+        assert!(others.iter().all(|other| other.range.end <= taken.start || taken.end <= other.range.start));
+        others.iter_mut().for_each(|other| other.is_over = true);
     }
 }

@@ -45,7 +45,13 @@ impl Monitor {
         Monitor { shared, progress, session, local, links, patience, beat, told: false }
     }
 
+    /// Watches until it is told to end.
     pub fn run(&mut self) {
+        let progress = self.progress.clone();
+        progress.fail_if_it_panics("the thread that watches the other processes", || self.watch());
+    }
+
+    fn watch(&mut self) {
         while !self.shared.ending.load(Ordering::Acquire) {
             let pending = self.links.iter().any(|link| link.ended.is_some());
             self.wait(BEAT.saturating_sub(self.beat.elapsed()).min(if pending { GRACE } else { BEAT }));
@@ -143,8 +149,8 @@ impl Monitor {
             Err(error) => Some(error),
         };
         link.connection.closed = true;
-        let orderly = link.left || link.ranks.iter().all(|&rank| self.progress.has_departed(rank));
-        if orderly {
+        // its last reports have come before its goodbye
+        if link.ranks.iter().all(|&rank| self.progress.has_departed(rank)) {
             link.ranks.iter().for_each(|&rank| self.progress.lose(rank, true));
         } else {
             link.ended = Some((Instant::now(), error));
@@ -158,8 +164,10 @@ impl Monitor {
             let link = &mut self.links[index];
             let due = |(since, _): &mut (Instant, _)| since.elapsed() >= GRACE || self.progress.failure().is_some();
             let Some((_, error)) = link.ended.take_if(due) else { continue };
-            let ranks = link.ranks.clone();
+            let (ranks, left) = (link.ranks.clone(), link.left);
             let name = self.name(&ranks);
+            // one that has ended touches nothing any more; of one that is merely not heard that is not known
+            let is_dead = error.as_ref().is_none_or(is_end);
             match error {
                 Some(error) if !is_end(&error) => {
                     let code = Errno::from_io_error(&error);
@@ -167,9 +175,10 @@ impl Monitor {
                     let hint = exhausted.then(|| "raise the limit on open files (ulimit -n)".into());
                     self.fail(format!("the connection to {name} failed: {error}"), hint);
                 }
+                _ if left => self.fail(format!("{name} left before its calls were done"), None),
                 _ => self.fail(format!("{name} died: its connection closed"), None),
             }
-            ranks.iter().for_each(|&rank| self.progress.lose(rank, true));
+            ranks.iter().for_each(|&rank| self.progress.lose(rank, is_dead));
         }
     }
 

@@ -9,6 +9,7 @@ use crate::bootstrap::connection::{Connection, Message};
 use crate::bootstrap::door;
 use crate::bootstrap::handshake::{Kind, Purpose};
 use crate::bootstrap::liveness::{BEAT, Patience};
+use crate::bootstrap::unique_id::UniqueId;
 use crate::device::progress::Failure;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -44,6 +45,18 @@ pub(super) fn meet(comer: &Comer<'_>) -> Result<(Everyone, Visit)> {
             let seen = format!("{} gave no answer within {} s", visit.host, (comer.timeout + ANSWER).as_secs_f64());
             return Err(Error::new(ErrorKind::Timeout, seen));
         }
+    }
+}
+
+/// Tells the root, if it is there, why a rank will not come.
+pub(super) fn give_up(id: &UniqueId, size: usize, rank: usize, failure: &Failure) {
+    let comer = Comer { id, size, rank, name: "", info: Vec::new(), timeout: FIND };
+    let Ok(stream) = find(&comer) else { return };
+    let mut connection = Connection::new(stream, LONGEST_INFO);
+    let _ = connection.send(&Message::Failed(failure.clone()));
+    let deadline = Instant::now() + FIND;
+    while !connection.is_flushed() && connection.flush().is_ok() && Instant::now() < deadline {
+        let _ = connection.wait(BEAT);
     }
 }
 

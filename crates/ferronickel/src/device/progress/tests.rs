@@ -143,3 +143,14 @@ fn a_call_that_nobody_begins_is_told_once_to_who_waits_for_it() {
     assert!(line.starts_with("rank 0: call 2 has not begun for 0.2 s"), "{line}");
     assert_eq!(look_after_patience(), None);
 }
+
+#[test]
+fn a_thread_that_panics_stops_everyone() {
+    let progress = Progress::of_one_process(2);
+    progress.fail_if_it_panics("the thread of the test", || ());
+    assert!(!progress.stopped());
+    progress.fail_if_it_panics("the thread of the test", || panic!("on purpose"));
+    let failure = progress.failure().unwrap();
+    assert!(progress.stopped() && failure.kind == ErrorKind::Internal);
+    assert_eq!(failure.seen, "the thread of the test panicked");
+}
