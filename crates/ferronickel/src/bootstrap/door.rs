@@ -2,8 +2,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::handshake::{self, Kind, Purpose};
 use super::root::Root;
 use super::service::{Service, is_want};
-use super::stream::{Stop, Stream};
+use super::stream::{Stop, Stream, connect_to};
 use crate::diagnostics::log::warn;
 
 /// Closed when the last reference is dropped.
@@ -123,7 +121,17 @@ impl Door {
 
     /// Connects within the machine to a process that listens under `name`.
     pub fn connect_within(&self, name: &str, purpose: Purpose, limit: Duration, stop: Stop<'_>) -> io::Result<Stream> {
-        let stream = Stream::unix(UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)?)?;
+        let deadline = Instant::now() + limit;
+        let stream = loop {
+            match connect_to(name) {
+                Ok(stream) => break Stream::unix(stream)?,
+                // it is busy with others
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline && !stop() => {
+                    std::thread::sleep(LOOK);
+                }
+                Err(error) => return Err(error),
+            }
+        };
         handshake::connect(&stream, &self.secret, purpose, limit, stop)?;
         Ok(stream)
     }

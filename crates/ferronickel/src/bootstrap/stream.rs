@@ -8,10 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
-    recvmsg, send, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, recvmsg, send, sendmsg, socket_with,
 };
 
 /// A socket to another process.
@@ -169,4 +169,14 @@ impl<'a> Limited<'a> {
 /// Whether the same thing may succeed a moment later.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
+/// Connects to the abstract Unix socket with this name. Never waits: where the queue of those that wait to be accepted
+/// is full, it is tried again later ([`WouldBlock`](io::ErrorKind::WouldBlock)).
+pub(super) fn connect_to(name: &str) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    ioctl_fionbio(&socket, false)?;
+    Ok(UnixStream::from(socket))
 }

@@ -5,7 +5,6 @@
 //! until every rank has the id; whoever connects and says nothing costs itself.
 
 use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -13,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use crate::bootstrap::stream::connect_to;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -178,9 +177,11 @@ impl Meeting {
     /// One attempt; what was seen if it came to nothing.
     fn ask(&self) -> std::result::Result<[u8; ANSWER_BYTES], String> {
         let seen = |error: io::Error| error.to_string();
-        let mut stream = match self.connect() {
+        let mut stream = match connect_to(&self.name) {
             Ok(stream) => stream,
-            Err(Errno::CONNREFUSED) => return Err("nobody listens there".to_owned()),
+            Err(error) if error.kind() == IoErrorKind::ConnectionRefused => {
+                return Err("nobody listens there".to_owned());
+            }
             Err(error) => return Err(format!("connecting failed: {error}")),
         };
         is_same_user(&stream)?;
@@ -198,15 +199,6 @@ impl Meeting {
             _ => format!("it took the connection and ended it: {error}"),
         })?;
         if answer[..8] != MAGIC { Err("something else answered there".to_owned()) } else { Ok(answer) }
-    }
-
-    /// Never waits: a full queue is as good as nobody there yet.
-    fn connect(&self) -> rustix::io::Result<UnixStream> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        connect(&socket, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
-        rustix::io::ioctl_fionbio(&socket, false)?;
-        Ok(UnixStream::from(socket))
     }
 
     fn read_answer(&self, answer: &[u8; ANSWER_BYTES]) -> Result<UniqueId> {
