@@ -4,12 +4,13 @@ mod common;
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Done, command, run};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::unistd::Pid;
 
 /// Longer than anything here takes, unless it hangs.
@@ -202,7 +203,11 @@ fn signals_reach_every_rank() {
             "trap 'echo {name} $FERRONICKEL_RANK; exit 0' {name}; : > {directory}/$FERRONICKEL_RANK
              while :; do sleep 0.01; done"
         );
-        let launcher = Launcher::start(&mut script("-n 2", &text));
+        let mut command = script("-n 2", &text);
+        // a shell cannot catch what was ignored when it began, as under nohup
+        // SAFETY: between fork and exec it makes one system call
+        unsafe { command.pre_exec(move || Ok(nix::sys::signal::signal(signal, SigHandler::SigDfl).map(drop)?)) };
+        let launcher = Launcher::start(&mut command);
         marks.wait_for(&["0", "1"]);
         launcher.send(signal);
         let done = finish(launcher);

@@ -23,8 +23,9 @@ use crate::device::shape::Shape;
 use crate::diagnostics::decisions::Decision;
 use crate::diagnostics::log;
 use crate::error::{Error, ErrorKind, Result};
-use crate::plan::{Planner, channels};
+use crate::plan::{Planner, calibration, channels};
 use crate::transport::connect::{Attempt, Connected, Request, Sockets};
+use crate::transport::costs::Costs;
 use crate::transport::layout::Layout;
 use crate::transport::{Faults, PeerInfo, Roads, Transport};
 use crate::{fork, group};
@@ -194,6 +195,7 @@ impl Coming<'_> {
         let arena_missing = Arena::of_process().err().map(String::from);
         let own = PeerInfo {
             settings: self.settings(),
+            costs: (self.rank == 0 && self.size > 1).then(|| calibration::costs(self.config)),
             arena_missing,
             ..PeerInfo::new(presence, self.device.index(), self.config)
         };
@@ -341,6 +343,11 @@ impl Joining<'_> {
         wait::spins_for(here * each, (affinities.len() - 1) * each, &affinities)
     }
 
+    /// The costs that rank 0 has found: all must plan with the same.
+    fn costs(&self) -> Costs {
+        self.peers[0].costs.filter(Costs::are_sound).unwrap_or(Costs::BUILT_IN)
+    }
+
     /// Chooses roads and connects; roads that turn out broken are closed, and the rest is tried again.
     fn agree_on_roads(&self, vigil: Vigil) -> Result<Agreed> {
         let Coming { id, size, rank, config, timeout, .. } = *self.coming;
@@ -355,7 +362,7 @@ impl Joining<'_> {
             let direct = channels::direct(&roads);
             let buffer = config.integer(&variables::BUFFSIZE).value.unsigned_abs() as usize;
             let layout = Layout::new(size, count, direct.is_ok(), buffer);
-            let planner = Planner::new(config, &roads, direct, count)?;
+            let planner = Planner::new(config, &roads, direct, count, self.costs())?;
             let rings = vec![(0..size).collect(); count];
             let request = Request {
                 member: &self.member,

@@ -156,6 +156,8 @@ variables! {
         "The most channels to use; -2 leaves the choice to ferronickel.";
     BUFFSIZE = "NCCL_BUFFSIZE", Kind::Integer { lowest: 4096, highest: 1 << 30 }, "1048576",
         "The size in bytes of the buffer of a connection under the Simple protocol.";
+    CALIBRATION = "FERRONICKEL_CALIBRATION", Kind::Text, "",
+        "The file in which the costs that were measured on this machine are kept, instead of ferronickel/costs in the user's cache; 0 measures nothing and takes built-in costs.";
     DETERMINISTIC = "FERRONICKEL_DETERMINISTIC", Kind::Flag, "0",
         "1 combines elements in the order of their ranks, so that results have the same bits whatever the algorithm, protocol, channels or road.";
     ANNOUNCE = "FERRONICKEL_ANNOUNCE", Kind::Flag, "1",

@@ -1,6 +1,7 @@
 //! What will be done: how many channels, which ranks follow each other on the rings, and for each call the algorithm
 //! and the protocol, with what was refused and why.
 
+pub(crate) mod calibration;
 pub(crate) mod channels;
 pub(crate) mod choice;
 pub(crate) mod kernels;
@@ -12,10 +13,12 @@ use crate::config::{Config, variables};
 use crate::device::work::Kernel;
 use crate::diagnostics::decisions::{Decision, Refusal};
 use crate::error::{Error, ErrorKind, Result};
+use crate::transport::costs::Costs;
 use crate::transport::{Roads, Transport};
 use crate::types::Collective;
 use choice::Choice;
 use kernels::{Circumstances, kernels_for};
+use tuning::Way;
 
 /// Who sends what to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +101,7 @@ pub(crate) struct Planner {
     ranks: usize,
     channels: usize,
     road: Transport,
+    costs: Costs,
     functions: Vec<Function>,
 }
 
@@ -123,6 +127,7 @@ impl Planner {
         roads: &Roads,
         direct: std::result::Result<(), String>,
         channels: usize,
+        costs: Costs,
     ) -> Result<Planner> {
         let choice = Choice::new(config)?;
         let deterministic = config.flag(&variables::DETERMINISTIC);
@@ -136,7 +141,7 @@ impl Planner {
         let function = |collective| Function::new(collective, &choice, &circumstances);
         let functions: Vec<_> = PLANNED.into_iter().map(function).collect();
         refuse_vain_settings(&choice, &circumstances)?;
-        Ok(Planner { ranks: roads.ranks(), channels, road, functions })
+        Ok(Planner { ranks: roads.ranks(), channels, road, costs, functions })
     }
 
     fn function(&self, collective: Collective) -> Option<&Function> {
@@ -162,16 +167,24 @@ impl Planner {
             return Plan { kernel: Kernel::Copy, channels: 1, microseconds: 0.0 };
         }
         let Some(function) = self.function(collective) else {
-            let microseconds = tuning::microseconds(collective, Kernel::Exchange, self.road, self.ranks, bytes);
+            let microseconds = self.microseconds(collective, Kernel::Exchange, bytes);
             return Plan { kernel: Kernel::Exchange, channels: 1, microseconds };
         };
         let plan = |candidate: &Candidate| {
             let channels = channels::for_call(candidate.kernel, bytes, self.channels);
-            let microseconds = tuning::microseconds(collective, candidate.kernel, self.road, self.ranks, bytes);
+            let microseconds = self.microseconds(collective, candidate.kernel, bytes);
             Plan { kernel: candidate.kernel, channels, microseconds }
         };
         let plans = function.candidates.iter().map(plan);
         plans.min_by(|a, b| a.microseconds.total_cmp(&b.microseconds)).expect("checked before")
+    }
+
+    fn way(&self, collective: Collective, kernel: Kernel) -> Way {
+        Way { collective, kernel, road: self.road, ranks: self.ranks }
+    }
+
+    fn microseconds(&self, collective: Collective, kernel: Kernel, bytes: usize) -> f64 {
+        tuning::microseconds(&self.costs, self.way(collective, kernel), bytes)
     }
 
     /// The predicted microseconds of an all-reduce of `bytes` bytes; None if the settings leave nothing for it.
@@ -186,7 +199,8 @@ impl Planner {
         let all = Algorithm::ALL.into_iter().flat_map(|a| Protocol::ALL.map(|p| (a, p)));
         let kernels =
             all.flat_map(|(a, p)| kernels_for(Collective::AllReduce, a, p, &circumstances).unwrap_or_default());
-        let times = kernels.map(|kernel| tuning::microseconds(Collective::AllReduce, kernel, road, self.ranks, bytes));
+        let way = |kernel| Way { collective: Collective::AllReduce, kernel, road, ranks: self.ranks };
+        let times = kernels.map(|kernel| tuning::microseconds(&self.costs, way(kernel), bytes));
         times.fold(f64::INFINITY, f64::min)
     }
 
@@ -202,7 +216,7 @@ impl Planner {
         }
         let plan = self.plan(collective, bytes);
         for candidate in function.candidates.iter().filter(|candidate| candidate.kernel != plan.kernel) {
-            let microseconds = tuning::microseconds(collective, candidate.kernel, self.road, self.ranks, bytes);
+            let microseconds = self.microseconds(collective, candidate.kernel, bytes);
             let reason = format!("predicted {microseconds:.2} us");
             refused.push(Refusal { candidate: candidate.name(), reason });
         }
@@ -303,12 +317,12 @@ pub(crate) fn names(kernel: Kernel) -> (&'static str, &'static str) {
 impl fmt::Display for Planner {
     /// The table that the log shows: for each collective and kernel the latency and the bandwidth the model gives it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, function) in self.functions.iter().enumerate() {
-            let line = if index > 0 { "\n" } else { "" };
-            write!(f, "{line}{} on {}:", function.collective.log_name(), self.road)?;
+        write!(f, "{}", self.costs)?;
+        for function in &self.functions {
+            write!(f, "\n{} on {}:", function.collective.log_name(), self.road)?;
             for candidate in &function.candidates {
-                let (latency, bandwidth) =
-                    tuning::latency_and_bandwidth(function.collective, candidate.kernel, self.road, self.ranks);
+                let way = self.way(function.collective, candidate.kernel);
+                let (latency, bandwidth) = tuning::latency_and_bandwidth(&self.costs, way);
                 write!(f, " {} {latency:.2} us {bandwidth:.1} GB/s |", candidate.name())?;
             }
             function.refused.iter().try_for_each(|refusal| write!(f, " {refusal} |"))?;
@@ -329,7 +343,7 @@ mod tests {
         let roads = Roads::choose(&(0..ranks).map(peer).collect::<Vec<_>>(), &Faults::default()).unwrap();
         let direct = channels::direct(&roads);
         let channels = channels::count(&roads, &config);
-        Planner::new(&config, &roads, direct, channels)
+        Planner::new(&config, &roads, direct, channels, Costs::BUILT_IN)
     }
 
     #[test]

@@ -1,51 +1,42 @@
 //! The cost model: how long a kernel takes on a road.
 //!
-//! A call costs a latency for each hop and a time for each byte that a rank copies or reduces. The constants are read
-//! off `ferronickel perf all-reduce -t 2` on a virtual machine with two AMD EPYC processors, with `NCCL_ALGO` and
-//! `NCCL_PROTO` set in turn (docs/performance.md); they need only be right about which kernel is faster, and from
-//! which size on.
+//! A call costs a latency for each hop and a time for each byte that a rank copies or reduces. What a hop and a byte cost
+//! is the machine's ([`Costs`]); how many of them a kernel has is read off `ferronickel perf -t 2`, with `NCCL_ALGO` and
+//! `NCCL_PROTO` set in turn (docs/performance.md). It need only be right about which kernel is faster, and from which
+//! size on.
 
 use crate::device::work::{Across, Kernel};
 use crate::transport::Transport;
+use crate::transport::costs::Costs;
 use crate::types::Collective;
 
-/// Microseconds for a flag and what it announces to reach the other side.
-fn hop(road: Transport) -> f64 {
-    match road {
-        Transport::P2p | Transport::Ipc | Transport::Shm => 0.2,
-        Transport::Net => 9.0,
-    }
-}
-
-/// Microseconds for a rank to copy or reduce one byte that another has written.
-fn byte(road: Transport) -> f64 {
-    match road {
-        Transport::P2p | Transport::Ipc | Transport::Shm => 1.0 / 20_000.0,
-        // into the socket and out of it, and by the proxy besides
-        Transport::Net => 1.0 / 5_000.0,
-    }
+/// What is planned: how a collective would be done, over which road, by how many ranks.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub collective: Collective,
+    pub kernel: Kernel,
+    pub road: Transport,
+    pub ranks: usize,
 }
 
 /// Predicted microseconds of a call over `ranks` ranks: of `bytes` bytes that all reduce or that one gives all, or that
 /// each sends to each.
-pub(crate) fn microseconds(collective: Collective, kernel: Kernel, road: Transport, ranks: usize, bytes: usize) -> f64 {
-    let (hops, per_byte) = terms(collective, kernel, road, ranks);
-    hops * hop(road) + per_byte * byte(road) * bytes as f64
+pub(crate) fn microseconds(costs: &Costs, way: Way, bytes: usize) -> f64 {
+    let (hops, per_byte) = terms(way);
+    let costs = costs.of(way.road);
+    hops * costs.hop + per_byte * costs.byte * bytes as f64
 }
 
 /// The model's latency in microseconds and bandwidth (algbw) in GB/s.
-pub(crate) fn latency_and_bandwidth(
-    collective: Collective,
-    kernel: Kernel,
-    road: Transport,
-    ranks: usize,
-) -> (f64, f64) {
-    let (hops, per_byte) = terms(collective, kernel, road, ranks);
-    (hops * hop(road), 1.0 / (per_byte * byte(road) * 1000.0))
+pub(crate) fn latency_and_bandwidth(costs: &Costs, way: Way) -> (f64, f64) {
+    let (hops, per_byte) = terms(way);
+    let costs = costs.of(way.road);
+    (hops * costs.hop, 1.0 / (per_byte * costs.byte * 1000.0))
 }
 
-/// Hops, in units of [`hop`], and bytes moved for each byte of the call, in units of [`byte`].
-fn terms(collective: Collective, kernel: Kernel, road: Transport, ranks: usize) -> (f64, f64) {
+/// Hops, and bytes moved for each byte of the call.
+fn terms(way: Way) -> (f64, f64) {
+    let Way { collective, kernel, road, ranks } = way;
     let peers = (ranks - 1) as f64;
     let levels = (ranks as f64).log2().ceil();
     // what a ring or a two-shot algorithm moves of each byte: all but the own share, twice
@@ -87,13 +78,25 @@ fn terms(collective: Collective, kernel: Kernel, road: Transport, ranks: usize) 
 mod tests {
     use super::*;
 
+    fn cost(kernel: Kernel, road: Transport, ranks: usize, bytes: usize) -> f64 {
+        microseconds(&Costs::BUILT_IN, Way { collective: Collective::AllReduce, kernel, road, ranks }, bytes)
+    }
+
     #[test]
     fn cost_grows_with_bytes_and_ranks() {
-        for kernel in
-            [Kernel::OneShotLl, Kernel::OneShotSimple, Kernel::RingLl, Kernel::RingSimple, Kernel::TwoShotDirect]
-        {
+        let kernels = [
+            Kernel::OneShotLl,
+            Kernel::OneShotSimple,
+            Kernel::RingLl,
+            Kernel::RingSimple,
+            Kernel::TreeLl,
+            Kernel::TreeSimple,
+            Kernel::FlatSimple,
+            Kernel::TwoShotDirect,
+        ];
+        for kernel in kernels {
             for road in Transport::ALL {
-                let cost = |ranks, bytes| microseconds(Collective::AllReduce, kernel, road, ranks, bytes);
+                let cost = |ranks, bytes| cost(kernel, road, ranks, bytes);
                 assert!(
                     cost(2, 8) < cost(2, 1 << 20) && cost(2, 8) < cost(8, 8) && cost(2, 1 << 20) < cost(8, 1 << 20)
                 );
@@ -103,14 +106,8 @@ mod tests {
 
     #[test]
     fn a_slower_road_is_slower() {
-        assert!(
-            microseconds(Collective::AllReduce, Kernel::RingSimple, Transport::Net, 2, 8)
-                > microseconds(Collective::AllReduce, Kernel::RingSimple, Transport::Shm, 2, 8)
-        );
+        assert!(cost(Kernel::RingSimple, Transport::Net, 2, 8) > cost(Kernel::RingSimple, Transport::Shm, 2, 8));
         let (p2p, shm) = (Kernel::TwoShotDirect, Kernel::TwoShotStaged);
-        assert!(
-            microseconds(Collective::AllReduce, shm, Transport::Shm, 2, 1 << 24)
-                > microseconds(Collective::AllReduce, p2p, Transport::P2p, 2, 1 << 24)
-        );
+        assert!(cost(shm, Transport::Shm, 2, 1 << 24) > cost(p2p, Transport::P2p, 2, 1 << 24));
     }
 }

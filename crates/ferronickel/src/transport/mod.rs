@@ -6,6 +6,7 @@
 //! over it and come back right.
 
 pub(crate) mod connect;
+pub(crate) mod costs;
 pub(crate) mod layout;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use self::costs::Costs;
 use crate::bootstrap::mesh::Unshared;
 use crate::bootstrap::presence::Presence;
 use crate::config::{Config, variables};
@@ -70,6 +72,8 @@ pub(crate) struct PeerInfo {
     pub arena_missing: Option<String>,
     /// The settings by which it plans.
     pub settings: Vec<String>,
+    /// What moving data costs on its machine, if it is the one that tells the others.
+    pub costs: Option<Costs>,
 }
 
 impl PeerInfo {
@@ -85,6 +89,7 @@ impl PeerInfo {
             shm_closed: closed(&variables::SHM_DISABLE),
             arena_missing: None,
             settings: Vec::new(),
+            costs: None,
         }
     }
 
