@@ -81,6 +81,52 @@
 //! A rank that dies, stops or leaves is noticed by every other, on whatever road: calls that need it end with an error
 //! that names it, with its host and pid.
 //!
+//! # Every collective
+//!
+//! [`all_reduce`](Communicator::all_reduce), [`broadcast`](Communicator::broadcast), [`reduce`](Communicator::reduce),
+//! [`all_gather`](Communicator::all_gather), [`reduce_scatter`](Communicator::reduce_scatter),
+//! [`all_to_all`](Communicator::all_to_all), [`gather`](Communicator::gather), [`scatter`](Communicator::scatter) and
+//! [`barrier`](Communicator::barrier) are called alike; what only the root gives or gets is an [`Option`]. Messages between
+//! two ranks are [`send`](Communicator::send) and [`receive`](Communicator::receive): those of one [`group`](group()) all
+//! move at the same time, in any pattern in which each send has its receive:
+//!
+//! ```
+//! use ferronickel::{Communicator, Config, Device, Operation, group};
+//!
+//! # fn main() -> ferronickel::Result<()> {
+//! let devices = [Device::host(0), Device::host(1)];
+//! let ranks = Communicator::init_all(&devices, &Config::from_environment())?;
+//! let streams = [devices[0].stream()?, devices[1].stream()?];
+//! let own = [devices[0].alloc::<i32>(2)?, devices[1].alloc::<i32>(2)?];
+//! let others = [devices[0].alloc::<i32>(2)?, devices[1].alloc::<i32>(2)?];
+//! (0..2).try_for_each(|rank| own[rank].copy_from_host(&[rank as i32, 5]))?;
+//! group(|| {
+//!     (0..2).try_for_each(|rank| {
+//!         ranks[rank].send(&own[rank], 1 - rank, &streams[rank])?;
+//!         ranks[rank].receive(&others[rank], 1 - rank, &streams[rank])
+//!     })
+//! })?;
+//! streams.iter().try_for_each(|stream| stream.synchronize())?;
+//! assert_eq!(others[0].to_vec()?, [1, 5]);
+//!
+//! // Each rank's elements times a factor of its own, added; only rank 0 gets the sum.
+//! group(|| {
+//!     (0..2).try_for_each(|rank| {
+//!         let op = Operation::scaled(10 + rank as i32);
+//!         ranks[rank].reduce(&own[rank], Some(&others[rank]), op, 0, &streams[rank])
+//!     })
+//! })?;
+//! streams.iter().try_for_each(|stream| stream.synchronize())?;
+//! assert_eq!(others[0].to_vec()?, [11, 105]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! How a call is done, by which algorithm and protocol, is chosen by what this machine has been measured to cost
+//! (`FERRONICKEL_CALIBRATION`); `NCCL_ALGO` and `NCCL_PROTO` choose as well, also by function
+//! (`allreduce:ring;broadcast:tree`). The same call gives the same bits as long as the choice is the same; with
+//! `FERRONICKEL_DETERMINISTIC=1` elements are combined in the order of their ranks, and the bits depend on nothing else.
+//!
 //! # Streams
 //!
 //! A [`Stream`] keeps calls in order and runs them beside the caller. A call never waits for a peer, so that calls may
