@@ -10,11 +10,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::env;
 use crate::exit::Failure;
-use crate::perf;
+use crate::perf::{self, Kind};
 use crate::run;
-
-/// The name of nccl-tests' program; called by it, the command is `perf all-reduce`.
-const ALL_REDUCE_PERF: &str = "all_reduce_perf";
 
 /// The name of the command.
 const FERRONICKEL: &str = "ferronickel";
@@ -54,20 +51,59 @@ enum Command {
     Env(env::Options),
 }
 
-#[derive(Debug, Subcommand)]
-enum Collective {
-    /// Every rank gets the reduction of what all ranks have
-    #[command(visible_alias = "all_reduce", alias = "all_reduce_perf", infer_long_args = true)]
-    #[command(after_help = PERF_NOTES, after_long_help = [PERF_NOTES, "\n\n", EXIT_CODES].concat())]
-    AllReduce(Box<perf::Options>),
+macro_rules! collectives {
+    ($($(#[$doc:meta])* $name:ident: $word:literal [$($alias:literal)*] $program:literal;)*) => {
+        #[derive(Debug, Subcommand)]
+        enum Collective {
+            $(
+                $(#[$doc])*
+                #[command(name = $word, visible_aliases = [$($alias,)*] as [&str; _], alias = $program, infer_long_args = true)]
+                #[command(after_help = PERF_NOTES, after_long_help = [PERF_NOTES, "\n\n", EXIT_CODES].concat())]
+                $name(Box<perf::Options>),
+            )*
+        }
+
+        impl Collective {
+            fn run(self) -> Result<(), Failure> {
+                match self {
+                    $(Collective::$name(options) => perf::run(Kind::$name, *options, FERRONICKEL),)*
+                }
+            }
+        }
+
+        /// The programs of nccl-tests; called by the name of one, the command is that.
+        const PROGRAMS: &[Kind] = &[$(Kind::$name,)*];
+    };
 }
 
-/// nccl-tests' program.
+collectives! {
+    /// Every rank gets the reduction of what all ranks have
+    AllReduce: "all-reduce" ["all_reduce"] "all_reduce_perf";
+    /// Every rank gets what all ranks have
+    AllGather: "all-gather" ["all_gather"] "all_gather_perf";
+    /// Every rank gets what the root has
+    Broadcast: "broadcast" [] "broadcast_perf";
+    /// The root gets the reduction of what all ranks have
+    Reduce: "reduce" [] "reduce_perf";
+    /// Every rank gets its part of the reduction of what all ranks have
+    ReduceScatter: "reduce-scatter" ["reduce_scatter"] "reduce_scatter_perf";
+    /// Every rank sends a part of what it has to every rank
+    AllToAll: "alltoall" ["all-to-all"] "alltoall_perf";
+    /// The root gets what all ranks have
+    Gather: "gather" [] "gather_perf";
+    /// Every rank gets its part of what the root has
+    Scatter: "scatter" [] "scatter_perf";
+    /// Every rank sends to the next
+    SendRecv: "sendrecv" [] "sendrecv_perf";
+    /// All-gather by messages, in log n steps; ranks are a power of two, each in a thread or process of its own
+    Hypercube: "hypercube" [] "hypercube_perf";
+}
+
+/// A program of nccl-tests.
 #[derive(Debug, Parser)]
-#[command(name = ALL_REDUCE_PERF, infer_long_args = true)]
-#[command(about = "Benchmark an all-reduce, with nccl-tests' options and table")]
+#[command(infer_long_args = true, about = "Benchmark a collective, with nccl-tests' options and table")]
 #[command(after_help = PERF_NOTES, after_long_help = [PERF_NOTES, "\n\n", EXIT_CODES].concat())]
-struct AllReducePerf {
+struct Program {
     #[command(flatten)]
     options: perf::Options,
 }
@@ -79,22 +115,23 @@ pub fn run(args: Vec<OsString>) -> Result<ExitCode, (&'static str, Failure)> {
         run::guard();
         return Ok(ExitCode::SUCCESS);
     }
-    if called == Some(OsStr::new(ALL_REDUCE_PERF)) {
-        return as_all_reduce_perf(args).map_err(|failure| (ALL_REDUCE_PERF, failure));
+    if let Some(&kind) = PROGRAMS.iter().find(|kind| called == Some(OsStr::new(kind.program()))) {
+        return as_program(kind, args).map_err(|failure| (kind.program(), failure));
     }
     as_ferronickel(args).map_err(|failure| (FERRONICKEL, failure))
 }
 
-fn as_all_reduce_perf(args: Vec<OsString>) -> Result<ExitCode, Failure> {
-    if let Some(AllReducePerf { options }) = parse::<AllReducePerf>(args)? {
-        perf::all_reduce(options, ALL_REDUCE_PERF)?;
+fn as_program(kind: Kind, args: Vec<OsString>) -> Result<ExitCode, Failure> {
+    let command = Program::command().name(kind.program()).bin_name(kind.program());
+    if let Some(Program { options }) = parse::<Program>(command, args)? {
+        perf::run(kind, options, kind.program())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn as_ferronickel(args: Vec<OsString>) -> Result<ExitCode, Failure> {
-    match parse::<Ferronickel>(args)?.map(|parsed| parsed.command) {
-        Some(Command::Perf { collective: Collective::AllReduce(options) }) => perf::all_reduce(*options, FERRONICKEL)?,
+    match parse::<Ferronickel>(Ferronickel::command(), args)?.map(|parsed| parsed.command) {
+        Some(Command::Perf { collective }) => collective.run()?,
         Some(Command::Run(options)) => return run::run(&options),
         Some(Command::Env(options)) => env::run(&options)?,
         None => {}
@@ -103,8 +140,7 @@ fn as_ferronickel(args: Vec<OsString>) -> Result<ExitCode, Failure> {
 }
 
 /// Reads the arguments; None if they asked for help or the version, which is printed then.
-fn parse<P: CommandFactory + FromArgMatches>(args: Vec<OsString>) -> Result<Option<P>, Failure> {
-    let mut command = P::command();
+fn parse<P: FromArgMatches>(mut command: clap::Command, args: Vec<OsString>) -> Result<Option<P>, Failure> {
     let parsed = command.try_get_matches_from_mut(&args).and_then(|matches| P::from_arg_matches(&matches));
     let error = match parsed {
         Ok(parsed) => return Ok(Some(parsed)),
@@ -185,16 +221,19 @@ mod tests {
     #[test]
     fn the_definitions_hold_together() {
         Ferronickel::command().debug_assert();
-        AllReducePerf::command().debug_assert();
+        Program::command().debug_assert();
     }
+
+    const ALL: &str =
+        "all-reduce, all-gather, broadcast, reduce, reduce-scatter, alltoall, gather, scatter, sendrecv, hypercube";
 
     #[test]
     fn a_wrong_command_is_answered_with_the_right_ones() {
         for (line, message) in [
             ("ferronickel", "a command is needed; choose one of perf, run, env"),
             ("ferronickel bench", "there is no command 'bench'; choose one of perf, run, env"),
-            ("ferronickel perf", "a command of perf is needed; the only one is all-reduce"),
-            ("ferronickel perf all-gather", "there is no command 'all-gather' of perf; the only one is all-reduce"),
+            ("ferronickel perf", &format!("a command of perf is needed; choose one of {ALL}")),
+            ("ferronickel perf allgather", &format!("there is no command 'allgather' of perf; choose one of {ALL}")),
         ] {
             assert_eq!(refused(line).message, message);
         }

@@ -1,6 +1,7 @@
 //! `ferronickel perf`: benchmarks with the options, the table and the exit codes of nccl-tests.
 
 mod calls;
+mod collective;
 mod data;
 mod json;
 mod kind;
@@ -25,14 +26,16 @@ use std::io::{self, Write};
 
 use ferronickel::Config;
 
+pub use self::collective::Kind;
+use self::collective::Library;
 pub use self::options::Options;
 use self::processes::Processes;
 use self::settings::Settings;
 use crate::exit::{Failure, say};
 
-/// Runs `perf all-reduce`.
-pub fn all_reduce(options: Options, program: &str) -> Result<(), Failure> {
-    let settings = Settings::new(options, |name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))?;
+/// Runs the benchmark of a collective.
+pub fn run(kind: Kind, options: Options, program: &str) -> Result<(), Failure> {
+    let settings = Settings::new(kind, options, |name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))?;
     let config = Config::from_environment();
     let processes = Processes::find(&config)?;
     for note in settings.notes.iter().filter(|_| processes.reports()) {
@@ -40,5 +43,5 @@ pub fn all_reduce(options: Options, program: &str) -> Result<(), Failure> {
     }
     let (mut stdout, mut sink) = (io::stdout(), io::sink());
     let out: &mut (dyn Write + Send) = if processes.reports() { &mut stdout } else { &mut sink };
-    run::run(&settings, &config, &processes, &calls::AllReduce, out, program)
+    run::run(&settings, &config, &processes, &Library(kind), out, program)
 }

@@ -37,6 +37,19 @@ fn one_process_reports_for_all() {
 }
 
 #[test]
+fn every_collective_is_right_over_processes() {
+    let itself = env!("CARGO_BIN_EXE_ferronickel");
+    let collectives =
+        "all-gather broadcast reduce reduce-scatter alltoall gather scatter sendrecv hypercube all_gather";
+    for collective in collectives.split(' ') {
+        let line = format!("run -n 4 -- {itself} perf {collective} -b 8 -e 2M -f 64 -n 2 -w 1 -r -1 -d bfloat16");
+        let done = run(&mut command(&line));
+        assert_eq!(done.code, Some(0), "{collective}: {done:?}");
+        assert!(done.out.contains("# Out of bounds values : 0 OK"), "{collective}: {}", done.out);
+    }
+}
+
+#[test]
 fn every_blocking_mode_and_average_works() {
     for options in ["-z 1 -a 0", "-z 2 -a 2", "-z 3 -a 3", "-I 1 -K 1", "-t 2 -z 1"] {
         let done = perf_in(2, &format!("-b 64 -e 64 -n 5 -w 1 {options}"));

@@ -92,7 +92,7 @@ fn wrong_commands_are_answered_with_the_right_ones() {
         ("", &["perf", "run", "env"][..]),
         ("bench", &["'bench'", "perf", "run", "env"]),
         ("perf", &["all-reduce"]),
-        ("perf all-gather", &["'all-gather'", "all-reduce"]),
+        ("perf allgather", &["'allgather'", "all-gather"]),
     ] {
         let done = run(&mut command(args));
         assert_eq!((done.code, done.err.lines().count()), (Some(6), 1), "{args}: {done:?}");

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ferronickel::{Communicator, DeviceBuffer, Error, Stream, group};
 
+use super::collective::{Kind, Shape, Task};
 use super::data::Value;
-use super::kind::Op;
 
 /// More places than this are not told apart; calls then come round to the first again.
 const MOST_PLACES: usize = 1024;
@@ -18,25 +18,9 @@ pub trait Collective: Sync {
         communicator: &Communicator,
         send: &DeviceBuffer<T>,
         receive: &DeviceBuffer<T>,
-        op: Op,
+        task: Task,
         stream: &Stream,
     ) -> Result<(), Error>;
-}
-
-/// What the library does.
-pub struct AllReduce;
-
-impl Collective for AllReduce {
-    fn start<T: Value>(
-        &self,
-        communicator: &Communicator,
-        send: &DeviceBuffer<T>,
-        receive: &DeviceBuffer<T>,
-        op: Op,
-        stream: &Stream,
-    ) -> Result<(), Error> {
-        communicator.all_reduce::<T>(send, receive, ferronickel::RedOp::from(op), stream)
-    }
 }
 
 /// What a thread drives.
@@ -58,17 +42,14 @@ struct Places<T> {
 }
 
 impl<T: Value> Places<T> {
-    /// Places of `count` elements one after the other, so that no call meets what the one before left in a cache;
-    /// the first starts at element `shift`.
-    fn new(buffers: &Buffers<T>, count: usize, shift: usize, in_place: bool, most: usize) -> Result<Self, Error> {
-        let whole = buffers.receive.len() - shift;
-        let places = whole.checked_div(count).unwrap_or(1).clamp(1, most.clamp(1, MOST_PLACES));
-        let cut = |buffer: &DeviceBuffer<T>| -> Result<Vec<_>, Error> {
-            let starts = (0..places).map(|place| shift + place * count);
-            starts.map(|start| buffer.slice(start..start + count)).collect()
-        };
-        let receive = cut(&buffers.receive)?;
-        let send = if in_place { receive.clone() } else { cut(&buffers.send)? };
+    /// Places of a call's elements one after the other, so that no call meets what the one before left in a cache; the
+    /// first starts at element `shift`.
+    fn new(buffers: &Buffers<T>, kind: Kind, size: Size, most: usize, rank: usize) -> Result<Self, Error> {
+        let Size { shape, shift, in_place } = size;
+        let (whole, each) = (buffers.receive.len() - shift, shape.send.max(shape.receive));
+        let places = whole.checked_div(each).unwrap_or(1).clamp(1, most.clamp(1, MOST_PLACES));
+        let cut = |place| kind.cut(&buffers.send, &buffers.receive, shift + place * each, shape, in_place, rank);
+        let (send, receive) = (0..places).map(cut).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         Ok(Self { send, receive })
     }
 }
@@ -77,22 +58,23 @@ impl<T: Value> Places<T> {
 pub struct Calls<'a, C, T> {
     collective: &'a C,
     ranks: &'a [Rank],
-    op: Op,
+    task: Task,
     places: Vec<Places<T>>,
 }
 
 impl<'a, C: Collective, T: Value> Calls<'a, C, T> {
-    /// Calls with `count` elements; no more than `most` follow each other without coming round.
+    /// Calls of one size; no more than `most` follow each other without coming round.
     pub fn new(
         collective: &'a C,
         ranks: &'a [Rank],
         buffers: &[Buffers<T>],
-        op: Op,
+        (kind, task): (Kind, Task),
         size: Size,
         most: usize,
     ) -> Result<Self, Error> {
-        let places = |buffers| Places::new(buffers, size.count, size.shift, size.in_place, most);
-        Ok(Self { collective, ranks, op, places: buffers.iter().map(places).collect::<Result<_, _>>()? })
+        let places = |(buffers, rank): (_, &Rank)| Places::new(buffers, kind, size, most, rank.communicator.rank());
+        let places = buffers.iter().zip(ranks).map(places).collect::<Result<_, _>>()?;
+        Ok(Self { collective, ranks, task, places })
     }
 
     /// Starts so many calls from the number `first` on, for all ranks, in one group.
@@ -105,7 +87,7 @@ impl<'a, C: Collective, T: Value> Calls<'a, C, T> {
         for (rank, places) in self.ranks.iter().zip(&self.places) {
             let place = (call % places.send.len() as u64) as usize;
             let (send, receive) = (&places.send[place], &places.receive[place]);
-            self.collective.start(&rank.communicator, send, receive, self.op, &rank.stream)?;
+            self.collective.start(&rank.communicator, send, receive, self.task, &rank.stream)?;
         }
         Ok(())
     }
@@ -122,8 +104,7 @@ impl<'a, C: Collective, T: Value> Calls<'a, C, T> {
 /// What a call is about.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Elements of each rank.
-    pub count: usize,
+    pub shape: Shape,
     /// Elements by which buffers are misaligned.
     pub shift: usize,
     /// Whether the result replaces the input.
@@ -139,7 +120,9 @@ mod tests {
     fn starts(elements: usize, count: usize, shift: usize, most: usize) -> Vec<usize> {
         let buffer = |device| Device::host(device).alloc::<u32>(elements).unwrap();
         let buffers = Buffers { send: buffer(0), receive: buffer(0) };
-        let places = Places::new(&buffers, count, shift, false, most).unwrap();
+        let shape = Shape { count, send: count, receive: count };
+        let size = Size { shape, shift, in_place: false };
+        let places = Places::new(&buffers, Kind::AllReduce, size, most, 0).unwrap();
         assert_eq!(places.send.len(), places.receive.len());
         let numbers: Vec<u32> = (0..elements as u32).collect();
         buffers.send.copy_from_host(&numbers).unwrap();

@@ -179,11 +179,11 @@ fn result(row: &Row, settings: &Settings) -> Value {
     put("size", json!(row.bytes));
     put("count", json!(row.count));
     put("type", json!(row.kind.name()));
-    put("redop", json!(row.op.name()));
-    put("root", json!("-1"));
-    for (key, half) in [("out_of_place", &row.out_of_place), ("in_place", &row.in_place)] {
-        put(key, figures(half, settings.cpu_time));
-        if let Some(iterations) = &half.iterations {
+    put("redop", json!(row.op_name()));
+    put("root", json!(row.root_number().to_string()));
+    for (key, half) in [("out_of_place", Some(&row.out_of_place)), ("in_place", row.in_place.as_ref())] {
+        put(key, half.map_or(Value::Null, |half| figures(half, settings.cpu_time)));
+        if let Some(iterations) = half.and_then(|half| half.iterations.as_ref()) {
             put(&format!("{key}_per_iter"), iteration_figures(iterations));
         }
     }
@@ -229,6 +229,7 @@ fn iteration_figures(iterations: &Iterations) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::collective::Kind;
     use clap::Parser;
 
     use super::super::measure::tests::{half, row};
@@ -243,7 +244,7 @@ mod tests {
 
     fn settings(line: &str) -> Settings {
         let words = std::iter::once("perf").chain(line.split_whitespace());
-        Settings::new(Command::try_parse_from(words).unwrap().options, |_| None).unwrap()
+        Settings::new(Kind::AllReduce, Command::try_parse_from(words).unwrap().options, |_| None).unwrap()
     }
 
     fn report(line: &str, rows: &[Row]) -> Value {

@@ -6,14 +6,30 @@ use super::statistics::Iterations;
 /// All that is known of one size.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Bytes that each rank contributes.
+    /// Bytes of the larger of what a rank gives and gets.
     pub bytes: u64,
-    /// Elements that each rank contributes.
+    /// Elements: that all reduce, or that one rank sends to another.
     pub count: u64,
     pub kind: Type,
-    pub op: Op,
+    /// None where nothing is reduced.
+    pub op: Option<Op>,
+    /// None where there is none.
+    pub root: Option<usize>,
     pub out_of_place: Half,
-    pub in_place: Half,
+    /// None where there is no such call.
+    pub in_place: Option<Half>,
+}
+
+impl Row {
+    /// The operation as nccl-tests prints it.
+    pub fn op_name(&self) -> &'static str {
+        self.op.map_or("none", Op::name)
+    }
+
+    /// The root as nccl-tests prints it.
+    pub fn root_number(&self) -> i64 {
+        self.root.map_or(-1, |root| root as i64)
+    }
 }
 
 /// What was measured with separate buffers, or with one.
@@ -56,7 +72,7 @@ pub struct Summary {
 impl Summary {
     /// Takes a row in.
     pub fn add(&mut self, row: &Row) {
-        for half in [&row.out_of_place, &row.in_place] {
+        for half in std::iter::once(&row.out_of_place).chain(&row.in_place) {
             self.wrong = self.wrong.saturating_add(half.wrong.unwrap_or(0));
             self.bandwidths += half.bus_bandwidth;
             self.halves += 1;
@@ -83,7 +99,8 @@ pub(super) mod tests {
     }
 
     pub fn row(bytes: u64, out_of_place: Half, in_place: Half) -> Row {
-        Row { bytes, count: bytes / 4, kind: Type::Float, op: Op::Sum, out_of_place, in_place }
+        let (op, root) = (Some(Op::Sum), None);
+        Row { bytes, count: bytes / 4, kind: Type::Float, op, root, out_of_place, in_place: Some(in_place) }
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl<'a> Report<'a> {
     pub fn end(&mut self, warning: &str) -> Result<(), Failure> {
         self.progress.finish_and_clear();
         let memory = self.settings.memory.then_some(self.memory);
-        self.print(&table::footer(&self.summary, self.settings.min_bandwidth, memory, warning))?;
+        self.print(&table::footer(&self.settings, &self.summary, memory, warning))?;
         let errors: Vec<_> = (!warning.is_empty()).then(|| warning.to_owned()).into_iter().collect();
         self.end_json(memory, &errors)
     }

@@ -230,6 +230,7 @@ impl<C> Run<'_, C> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::collective::Kind;
     use std::io;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::{Duration, Instant};
@@ -237,7 +238,7 @@ mod tests {
     use clap::Parser;
     use ferronickel::{DeviceBuffer, Error, Stream};
 
-    use super::super::calls::AllReduce;
+    use super::super::collective::{Library, Task};
     use super::super::data::Value;
     use super::super::kind::Op;
     use super::super::options::Options;
@@ -251,7 +252,7 @@ mod tests {
 
     fn settings(line: &str) -> Settings {
         let words = std::iter::once("perf").chain(line.split_whitespace());
-        Settings::new(Command::try_parse_from(words).unwrap().options, |_| None).unwrap()
+        Settings::new(Kind::AllReduce, Command::try_parse_from(words).unwrap().options, |_| None).unwrap()
     }
 
     fn run_with(line: &str, collective: &impl Collective) -> (Result<(), Failure>, String) {
@@ -287,19 +288,25 @@ mod tests {
             communicator: &Communicator,
             send: &DeviceBuffer<T>,
             receive: &DeviceBuffer<T>,
-            op: Op,
+            task: Task,
             stream: &Stream,
         ) -> Result<(), Error> {
             // All ranks agree on another operation; the other faults are those of rank 1.
             if self.fault == Fault::OtherOperation {
-                return AllReduce.start(communicator, send, receive, Op::Max, stream);
+                return Library(Kind::AllReduce).start(
+                    communicator,
+                    send,
+                    receive,
+                    Task { op: Op::Max, ..task },
+                    stream,
+                );
             }
             let is_due = communicator.rank() == 1 && self.calls.fetch_add(1, Ordering::Relaxed) == self.at;
             match self.fault {
                 Fault::Skipped if is_due => Ok(()),
                 Fault::Panic if is_due => panic!("on purpose"),
                 Fault::Overlong if is_due => send.slice(0..send.len() + 1).map(drop),
-                _ => AllReduce.start(communicator, send, receive, op, stream),
+                _ => Library(Kind::AllReduce).start(communicator, send, receive, task, stream),
             }
         }
     }
@@ -307,10 +314,72 @@ mod tests {
     #[test]
     fn right_results_are_a_success() {
         for line in ["-b 8 -e 1K -f 4 -g 2", "-b 8 -e 1K -f 4 -t 2 -p 1 -n 3 -m 2 -u 1", "-b 64 -e 64 -t 2 -g 2 -c 3"] {
-            let (result, out) = run_with(line, &AllReduce);
+            let (result, out) = run_with(line, &Library(Kind::AllReduce));
             assert_eq!(result, Ok(()), "{line}");
             assert!(out.contains("# Out of bounds values : 0 OK\n"), "{out}");
         }
+    }
+
+    fn run_kind(kind: Kind, line: &str, collective: &impl Collective) -> (Result<(), Failure>, String) {
+        let words = std::iter::once("perf").chain(line.split_whitespace());
+        let settings = Settings::new(kind, Command::try_parse_from(words).unwrap().options, |_| None).unwrap();
+        let mut out = Vec::new();
+        let result = run(&settings, &Config::default(), &Processes::alone(), collective, &mut out, "test");
+        (result, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn every_collective_is_right() {
+        for kind in Kind::ALL {
+            for line in ["-b 4 -e 64K -f 16 -t 4 -r -1 -n 2 -d int32", "-b 1K -e 1K -t 2 -d half -o all -u 3 -c 2"] {
+                let (result, out) = run_kind(kind, line, &Library(kind));
+                assert_eq!(result, Ok(()), "{kind:?} {line}: {out}");
+                assert!(out.contains("# Out of bounds values : 0 OK\n"), "{out}");
+                assert!(out.contains(&format!("# Collective test starting: {}\n", kind.program())), "{out}");
+                let roots = out.lines().filter(|line| line.contains("  int32  ")).count();
+                // four sizes, with every root in turn where there is one
+                assert!(!line.contains("int32") || roots == if kind.has_root() { 16 } else { 4 }, "{out}");
+                assert_eq!(out.contains("N/A"), !kind.has_in_place(), "{kind:?}: {out}");
+            }
+        }
+    }
+
+    /// A collective of which rank 0 leaves its results as they were.
+    struct Idle(Kind);
+
+    impl Collective for Idle {
+        fn start<T: Value>(
+            &self,
+            communicator: &Communicator,
+            send: &DeviceBuffer<T>,
+            receive: &DeviceBuffer<T>,
+            task: Task,
+            stream: &Stream,
+        ) -> Result<(), Error> {
+            let elsewhere = communicator.device().alloc::<T>(receive.len())?;
+            let receive = if communicator.rank() == 0 { &elsewhere } else { receive };
+            Library(self.0).start(communicator, send, receive, task, stream)
+        }
+    }
+
+    #[test]
+    fn results_that_do_not_come_are_noticed_with_every_collective() {
+        // in place the library would find that what belongs together is apart
+        for kind in [Kind::AllReduce, Kind::Broadcast, Kind::Reduce, Kind::AllToAll, Kind::SendRecv, Kind::Scatter] {
+            let (result, out) = run_kind(kind, "-b 4K -e 4K -t 2 -n 1 -w 0", &Idle(kind));
+            assert_eq!(result.unwrap_err().code, Code::WrongResults, "{kind:?}: {out}");
+        }
+    }
+
+    #[test]
+    fn roots_and_hypercubes_that_cannot_be_are_refused() {
+        let refused = |kind, line: &str| {
+            let failure = run_kind(kind, line, &Library(kind)).0.unwrap_err();
+            assert_eq!(failure.code, Code::Usage, "{failure}");
+            failure.message
+        };
+        assert!(refused(Kind::Broadcast, "-r 2 -g 2").contains("-r 2: there is no such rank"));
+        assert!(refused(Kind::Hypercube, "-t 3").contains("3 ranks make no hypercube"));
     }
 
     #[test]
@@ -340,7 +409,8 @@ mod tests {
         let mut slow = settings("-b 8 -e 8 -g 2");
         slow.min_bandwidth = Some(1e9);
         let mut out = Vec::new();
-        let failure = run(&slow, &Config::default(), &Processes::alone(), &AllReduce, &mut out, "test").unwrap_err();
+        let failure = run(&slow, &Config::default(), &Processes::alone(), &Library(Kind::AllReduce), &mut out, "test")
+            .unwrap_err();
         assert_eq!(failure.code, Code::WrongResults);
         assert!(failure.message.contains("below 90% of NCCL_TESTS_MIN_BW=1000000000"), "{failure}");
         assert!(String::from_utf8(out).unwrap().contains(" FAILED\n"));
@@ -390,9 +460,15 @@ mod tests {
         {
             for room in [0, 600, 1500] {
                 let settings = settings("-b 8 -e 1M -f 2 -t 2 -n 2");
-                let failure =
-                    run(&settings, &Config::default(), &Processes::alone(), &AllReduce, &mut Full(room, kind), "test")
-                        .unwrap_err();
+                let failure = run(
+                    &settings,
+                    &Config::default(),
+                    &Processes::alone(),
+                    &Library(Kind::AllReduce),
+                    &mut Full(room, kind),
+                    "test",
+                )
+                .unwrap_err();
                 assert_eq!((failure.code, failure.message.is_empty()), (code, code == Code::ClosedPipe));
             }
         }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::collective::Kind;
 use super::kind::{Op, Type};
 use super::options::Options;
 use super::processes::Processes;
@@ -31,6 +32,7 @@ pub enum Blocking {
 /// What a run does. Everything in it makes sense together.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    pub kind: Kind,
     pub threads: u32,
     /// Devices, and so ranks, that each thread drives.
     pub per_thread: u32,
@@ -42,7 +44,10 @@ pub struct Settings {
     pub parallel_init: bool,
     pub sweep: Sweep,
     pub types: Vec<Type>,
+    /// One that means nothing, where nothing is reduced.
     pub ops: Vec<Op>,
+    /// -1 is every one in turn.
+    pub root: i64,
     pub unalign: u32,
     pub iterations: u32,
     pub aggregated: u32,
@@ -68,12 +73,8 @@ pub struct Settings {
 
 impl Settings {
     /// Checks the options, and reads the variables of nccl-tests with `variable`.
-    pub fn new(options: Options, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Failure> {
+    pub fn new(kind: Kind, options: Options, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Failure> {
         let ranks = checked_ranks(&options)?;
-        if options.root >= i64::from(ranks) {
-            let message = format!("-r {}: there is no such rank; the last one is {}", options.root, ranks - 1);
-            return Err(Failure::usage(message));
-        }
         if options.per_iteration && options.iterations > MOST_TIMED {
             let message = format!("-n {}: -I keeps the time of every iteration", options.iterations);
             return Err(Failure::usage(format!("{message}; at most {MOST_TIMED} would be right")));
@@ -88,7 +89,13 @@ impl Settings {
             let message = format!("-J {}: the name must end in .json", path.display());
             return Err(Failure::usage(message));
         }
+        if kind == Kind::Hypercube && (options.devices > 1 || options.aggregated > 1) {
+            let message = "the steps of a hypercube follow each other, so they cannot be grouped as -g and -m do";
+            return Err(Failure::usage(message).with_hint("give each rank a thread of its own (-t) or a process"));
+        }
         Ok(Self {
+            kind,
+            root: options.root,
             sweep: checked_sweep(&options)?,
             processes: 1,
             process: 0,
@@ -99,7 +106,8 @@ impl Settings {
             per_thread: options.devices,
             parallel_init: options.parallel_init,
             types: options.types,
-            ops: options.ops,
+            // any bits can be moved
+            ops: if kind.reduces() { options.ops } else { vec![Op::Max] },
             unalign: options.unalign,
             iterations: options.iterations,
             aggregated: options.aggregated,
@@ -155,7 +163,25 @@ impl Settings {
         if !processes.reports() {
             self.json = None;
         }
+        let ranks = self.ranks();
+        if self.root >= i64::from(ranks) {
+            let message = format!("-r {}: there is no such rank; the last one is {}", self.root, ranks - 1);
+            return Err(Failure::usage(message));
+        }
+        if self.kind == Kind::Hypercube && !ranks.is_power_of_two() {
+            let message = format!("{ranks} ranks make no hypercube; a power of two would be right");
+            return Err(Failure::usage(message));
+        }
         Ok(self)
+    }
+
+    /// The roots, one after the other; one that means nothing, where there is none.
+    pub fn roots(&self) -> std::ops::Range<usize> {
+        match usize::try_from(self.root) {
+            _ if !self.kind.has_root() => 0..1,
+            Ok(root) => root..root + 1,
+            Err(_) => 0..self.ranks() as usize,
+        }
     }
 
     /// Bytes of the largest element that is run.
@@ -165,7 +191,7 @@ impl Settings {
 
     /// How many rows the table will have; None is for ever.
     pub fn rows(&self) -> Option<u64> {
-        let kinds = self.types.len() as u64 * self.ops.len() as u64;
+        let kinds = self.types.len() as u64 * self.ops.len() as u64 * self.roots().len() as u64;
         self.cycles.map(|cycles| self.sweep.len().saturating_mul(kinds).saturating_mul(u64::from(cycles)))
     }
 }
@@ -243,7 +269,7 @@ mod tests {
         let options = Command::try_parse_from(words).unwrap().options;
         let variable =
             |name: &str| variables.iter().find(|(found, _)| *found == name).map(|(_, value)| (*value).to_owned());
-        Settings::new(options, variable)
+        Settings::new(Kind::AllReduce, options, variable)
     }
 
     fn refused(line: &str, variables: &[(&str, &str)]) -> String {
@@ -261,7 +287,6 @@ mod tests {
             ("-b 4 -e 8 -i 0", "-i 0"),
             ("-t 65536 -g 65536", "4294967296 ranks"),
             ("-t 257", "at most 256"),
-            ("-r 2 -g 2", "-r 2: there is no such rank"),
             ("-I 1 -n 5 -K 5", "-K 5 leaves none"),
             ("-I 1 -n 10000001", "at most 10000000"),
             ("-J results.txt", "results.txt: the name must end in .json"),

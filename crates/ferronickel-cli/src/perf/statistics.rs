@@ -77,13 +77,6 @@ impl Iterations {
     }
 }
 
-/// Bytes per second as GB/s: the algorithm's bandwidth, and what it means on each rank's link.
-pub fn all_reduce_bandwidth(bytes: u64, ranks: u64, seconds: f64) -> (f64, f64) {
-    let algorithm = if bytes == 0 { 0.0 } else { bytes as f64 / 1e9 / seconds };
-    let factor = 2.0 * (ranks as f64 - 1.0) / ranks as f64;
-    (algorithm, algorithm * factor)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,15 +106,5 @@ mod tests {
         assert_eq!((figures.skipped, figures.min, figures.max, figures.times.len()), (1, 1.0, 3.0, 2));
         let figures = Iterations::new(&[9.0, 1.0, 3.0], 100);
         assert_eq!((figures.skipped, figures.min, figures.variation()), (2, 3.0, 0.0));
-    }
-
-    #[test]
-    fn bandwidth_of_an_all_reduce() {
-        let (algorithm, bus) = all_reduce_bandwidth(134_217_728, 2, 6139.29e-6);
-        assert!((algorithm - 21.86).abs() < 0.01 && (bus - 21.86).abs() < 0.01);
-        let (algorithm, bus) = all_reduce_bandwidth(1 << 30, 4, 0.01);
-        assert!((bus - algorithm * 1.5).abs() < 1e-9);
-        assert_eq!(all_reduce_bandwidth(8, 1, 1e-6).1, 0.0);
-        assert_eq!(all_reduce_bandwidth(0, 2, 0.0), (0.0, 0.0));
     }
 }

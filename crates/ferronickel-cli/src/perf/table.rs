@@ -5,9 +5,6 @@ use super::number::{fitted, general};
 use super::settings::{Blocking, Settings};
 use super::size::{Step, in_words};
 
-/// The name under which the benchmark is known.
-pub const NAME: &str = "all_reduce_perf";
-
 /// The NCCL version that the library answers with, in NCCL's own notation.
 pub const NCCL_VERSION: u32 = 23007;
 
@@ -35,9 +32,10 @@ pub fn start(settings: &Settings) -> String {
     };
     let mut text = format!(
         "# ferronickel perf {version} nccl-headers={NCCL_VERSION} nccl-library={NCCL_VERSION}\n\
-         # Collective test starting: {NAME}\n\
+         # Collective test starting: {}\n\
          # nThread {} nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} agg iters: {} \
          validation: {} graph: 0 unalign: {}\n",
+        settings.kind.program(),
         settings.threads,
         settings.per_thread,
         settings.sweep.min,
@@ -109,11 +107,15 @@ pub fn header(settings: &Settings) -> String {
 
 /// A row; `time` is the time of day, for those who asked for it.
 pub fn row(row: &Row, time: Option<&str>) -> String {
-    let Row { bytes, count, kind, op, .. } = row;
-    let (kind, op) = (kind.name(), op.name());
-    let halves = [&row.out_of_place, &row.in_place].map(half).concat();
+    let Row { bytes, count, kind, .. } = row;
+    let (kind, op, root) = (kind.name(), row.op_name(), row.root_number());
+    let not_there = || {
+        let columns = if row.out_of_place.iterations.is_some() { &[7, 6, 6, 6, 7, 7, 7, 7][..] } else { &[7, 6, 6, 6] };
+        columns.iter().map(|&width| format!("  {:>width$}", "N/A")).collect()
+    };
+    let halves = half(&row.out_of_place) + &row.in_place.as_ref().map_or_else(not_there, half);
     let time = time.map(|time| format!("{time:>21}")).unwrap_or_default();
-    format!("{bytes:12}  {count:12}  {kind:>8}  {op:>6}  {:>6}{halves}{time}\n", -1)
+    format!("{bytes:12}  {count:12}  {kind:>8}  {op:>6}  {root:>6}{halves}{time}\n")
 }
 
 fn half(half: &Half) -> String {
@@ -131,13 +133,13 @@ fn half(half: &Half) -> String {
 }
 
 /// The lines below the rows: the verdicts, the memory used if that was asked for, and the library's last warning.
-pub fn footer(summary: &Summary, min_bandwidth: Option<f64>, memory: Option<Memory>, warning: &str) -> String {
+pub fn footer(settings: &Settings, summary: &Summary, memory: Option<Memory>, warning: &str) -> String {
     let verdict = |is_right: bool| if is_right { "OK" } else { "FAILED" };
     let line = |name: &str, value: &str| format!("# {name:<20} : {value}\n");
     let mut text = line("Out of bounds values", &format!("{} {}", summary.wrong, verdict(summary.wrong == 0)));
-    let fast = summary.is_fast_enough(min_bandwidth).map_or("", verdict);
+    let fast = summary.is_fast_enough(settings.min_bandwidth).map_or("", verdict);
     text.push_str(&line("Avg bus bandwidth", &format!("{} {fast}", general(summary.bandwidth()))));
-    text.push_str(&format!("#\n# Collective test concluded: {NAME}\n"));
+    text.push_str(&format!("#\n# Collective test concluded: {}\n", settings.kind.program()));
     if let Some(Memory { initialisation, buffers, resident_at_start, resident_at_end }) = memory {
         let figures = [initialisation, buffers, initialisation + buffers, resident_at_start, resident_at_end];
         let [initialisation, buffers, total, start, end] = figures.map(in_words);
@@ -157,6 +159,7 @@ pub fn footer(summary: &Summary, min_bandwidth: Option<f64>, memory: Option<Memo
 mod tests {
     use clap::Parser;
 
+    use super::super::collective::Kind;
     use super::super::measure::tests::{half, row as row_of};
     use super::super::options::Options;
     use super::super::statistics::Iterations;
@@ -170,7 +173,7 @@ mod tests {
 
     fn settings(line: &str) -> Settings {
         let words = std::iter::once("perf").chain(line.split_whitespace());
-        Settings::new(Command::try_parse_from(words).unwrap().options, |_| None).unwrap()
+        Settings::new(Kind::AllReduce, Command::try_parse_from(words).unwrap().options, |_| None).unwrap()
     }
 
     /// Shows where lines end, since trailing spaces count.
@@ -199,7 +202,7 @@ mod tests {
             summary.add(each);
             text.push_str(&row(each, None));
         }
-        text.push_str(&footer(&summary, None, None, ""));
+        text.push_str(&footer(&settings, &summary, None, ""));
         insta::assert_snapshot!(ends(&text).replace(env!("CARGO_PKG_VERSION"), "VERSION"));
     }
 
@@ -220,10 +223,11 @@ mod tests {
         half.iterations = Some(Iterations::new(&[5.0, 6.0, 700.0], 0));
         let [initialisation, buffers] = [3 << 19, 1 << 20];
         let memory = Memory { initialisation, buffers, resident_at_start: 6 << 20, resident_at_end: 7 << 20 };
+        let with_least = Settings { min_bandwidth: Some(1.0), ..settings.clone() };
         let text = start(&settings)
             + &header(&settings)
             + &row(&row_of(8, half.clone(), half), Some("2026-01-02 03:04:05"))
-            + &footer(&Summary::default(), Some(1.0), Some(memory), "something odd");
+            + &footer(&with_least, &Summary::default(), Some(memory), "something odd");
         insta::assert_snapshot!(ends(&text).replace(env!("CARGO_PKG_VERSION"), "VERSION"));
     }
 }

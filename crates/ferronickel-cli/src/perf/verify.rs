@@ -4,6 +4,7 @@ use std::ops::AddAssign;
 
 use ferronickel::{DeviceBuffer, Error};
 
+use super::collective::Right;
 use super::data::{Recipe, Value};
 
 /// How many elements are looked at together.
@@ -29,16 +30,17 @@ impl AddAssign for Checked {
 
 impl Checked {
     /// Compares a piece of what `rank` got, from element `first` on, with what it should have got.
-    fn compare<T: Value>(&mut self, recipe: Recipe, rank: u64, first: usize, got: &[T], expected: &[T]) {
+    fn compare<T: Value>(&mut self, right: &Right, rank: usize, first: usize, got: &[T], expected: &[T]) {
         for (index, (&got, &expected)) in got.iter().zip(expected).enumerate() {
-            if got.is_right(expected, recipe.op) {
+            if got.is_right(expected, right.recipe.op) {
                 continue;
             }
             self.wrong = self.wrong.saturating_add(1);
             if self.first.is_none() {
-                let (element, kind, op) = (first + index, T::TYPE.name(), recipe.op.name());
+                let (element, kind) = (first + index, T::TYPE.name());
+                let op = if right.kind.reduces() { format!(" {}", right.recipe.op.name()) } else { String::new() };
                 self.first = Some(format!(
-                    "{kind} {op}: element {element} on rank {rank} is {got:?} where {expected:?} is right"
+                    "{kind}{op}: element {element} on rank {rank} is {got:?} where {expected:?} is right"
                 ));
             }
         }
@@ -73,18 +75,20 @@ fn write<T: Value>(buffer: &DeviceBuffer<T>, fill: impl Fn(usize, &mut [T])) -> 
 }
 
 /// Checks what several ranks got; `results` has each rank's number and buffer, all of one length.
-pub fn check<T: Value>(recipe: Recipe, results: &[(u64, DeviceBuffer<T>)]) -> Result<Checked, Error> {
+pub fn check<T: Value>(right: &Right, results: &[(usize, DeviceBuffer<T>)]) -> Result<Checked, Error> {
     let count = results.first().map_or(0, |(_, buffer)| buffer.len());
     let mut expected = vec![T::POISON; CHUNK.min(count)];
     let mut got = expected.clone();
     let mut checked = Checked::default();
     for first in (0..count).step_by(CHUNK) {
         let length = CHUNK.min(count - first);
-        // What is right is computed once for all ranks.
-        recipe.expected(first as u64, &mut expected[..length]);
-        for (rank, buffer) in results {
+        for (index, (rank, buffer)) in results.iter().enumerate() {
+            // what is right for all is computed once
+            if index == 0 || !right.is_alike() {
+                right.expected(*rank, first, &mut expected[..length]);
+            }
             buffer.slice(first..first + length)?.copy_to_host(&mut got[..length])?;
-            checked.compare(recipe, *rank, first, &got[..length], &expected[..length]);
+            checked.compare(right, *rank, first, &got[..length], &expected[..length]);
         }
     }
     Ok(checked)
@@ -94,17 +98,22 @@ pub fn check<T: Value>(recipe: Recipe, results: &[(u64, DeviceBuffer<T>)]) -> Re
 mod tests {
     use ferronickel::Device;
 
+    use super::super::collective::Kind;
     use super::super::kind::Op;
     use super::*;
 
+    fn all_reduce(op: Op) -> Right {
+        Right { kind: Kind::AllReduce, recipe: recipe(op), root: 0, count: 0 }
+    }
+
     /// Right results of two ranks, in more than one piece.
-    fn results<T: Value>(recipe: Recipe, count: usize) -> Vec<(u64, DeviceBuffer<T>)> {
+    fn results<T: Value>(recipe: Recipe, count: usize) -> Vec<(usize, DeviceBuffer<T>)> {
         let mut right = vec![T::POISON; count];
         recipe.expected(0, &mut right);
         let buffer = |rank| {
             let buffer = Device::host(rank).alloc::<T>(count).unwrap();
             buffer.copy_from_host(&right).unwrap();
-            (u64::from(rank), buffer)
+            (rank as usize, buffer)
         };
         vec![buffer(0), buffer(1)]
     }
@@ -116,10 +125,10 @@ mod tests {
     #[test]
     fn right_results_are_right() {
         for op in Op::ALL {
-            assert_eq!(check(recipe(op), &results::<f32>(recipe(op), CHUNK + 7)).unwrap(), Checked::default());
-            assert_eq!(check(recipe(op), &results::<i8>(recipe(op), 5)).unwrap(), Checked::default());
+            assert_eq!(check(&all_reduce(op), &results::<f32>(recipe(op), CHUNK + 7)).unwrap(), Checked::default());
+            assert_eq!(check(&all_reduce(op), &results::<i8>(recipe(op), 5)).unwrap(), Checked::default());
         }
-        assert_eq!(check(recipe(Op::Sum), &results::<f32>(recipe(Op::Sum), 0)).unwrap(), Checked::default());
+        assert_eq!(check(&all_reduce(Op::Sum), &results::<f32>(recipe(Op::Sum), 0)).unwrap(), Checked::default());
     }
 
     #[test]
@@ -129,7 +138,7 @@ mod tests {
         let wrong = results[1].1.slice(at..at + 2).unwrap();
         let right = wrong.to_vec().unwrap();
         wrong.copy_from_host(&[right[0] ^ 1, right[1] ^ 1]).unwrap();
-        let checked = check(recipe(Op::Sum), &results).unwrap();
+        let checked = check(&all_reduce(Op::Sum), &results).unwrap();
         let (got, right) = (right[0] ^ 1, right[0]);
         let first = format!("int32 sum: element {at} on rank 1 is {got} where {right} is right");
         assert_eq!(checked, Checked { wrong: 2, first: Some(first) });
@@ -140,7 +149,7 @@ mod tests {
         for op in Op::ALL {
             let results = results::<f64>(recipe(op), 100);
             write_poison(&results[0].1).unwrap();
-            assert_eq!(check(recipe(op), &results).unwrap().wrong, 100, "{op:?}");
+            assert_eq!(check(&all_reduce(op), &results).unwrap().wrong, 100, "{op:?}");
         }
     }
 
@@ -149,7 +158,7 @@ mod tests {
         for op in [Op::Sum, Op::Avg] {
             let results = results::<f32>(recipe(op), 1000);
             write_inputs(recipe(op), 0, &results[0].1).unwrap();
-            assert!(check(recipe(op), &results).unwrap().wrong > 700, "{op:?}");
+            assert!(check(&all_reduce(op), &results).unwrap().wrong > 700, "{op:?}");
         }
     }
 }

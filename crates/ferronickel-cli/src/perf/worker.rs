@@ -8,6 +8,7 @@ use ferronickel::{Communicator, Config, DeviceBuffer, Error, ErrorKind, UniqueId
 use serde::{Deserialize, Serialize};
 
 use super::calls::{Buffers, Calls, Collective, Rank, Size};
+use super::collective::{Right, Task};
 use super::data::{Recipe, Value, with_value_type};
 use super::kind::{Op, Type};
 use super::measure::{Half, Row};
@@ -15,7 +16,7 @@ use super::meeting::Meeting;
 use super::processes::Processes;
 use super::report::Report;
 use super::settings::Settings;
-use super::statistics::{Iterations, all_reduce_bandwidth};
+use super::statistics::Iterations;
 use super::supervisor::Supervisor;
 use super::verify::{Checked, check, write_inputs, write_poison, write_some_inputs};
 use crate::exit::{Code, Failure};
@@ -103,12 +104,13 @@ impl<'a, C: Collective> Worker<'a, C> {
     fn work_with<T: Value>(&self, mut report: Option<&mut Report>) -> Result<(), Failure> {
         let settings = self.run.settings;
         let buffers = self.buffers::<T>()?;
-        for &op in &settings.ops {
-            self.warm_up(&buffers, op)?;
+        let tasks = settings.ops.iter().flat_map(|&op| settings.roots().map(move |root| Task { op, root }));
+        for task in tasks {
+            self.warm_up(&buffers, task)?;
             let mut cycle = 0;
             while settings.cycles.is_none_or(|cycles| cycle < cycles) {
                 for bytes in settings.sweep.sizes() {
-                    self.measure_size(&buffers, op, bytes, report.as_deref_mut())?;
+                    self.measure_size(&buffers, task, bytes, report.as_deref_mut())?;
                 }
                 cycle = cycle.saturating_add(1);
             }
@@ -133,11 +135,11 @@ impl<'a, C: Collective> Worker<'a, C> {
     }
 
     /// Untimed iterations, with sizes that double from the smallest to the largest.
-    fn warm_up<T: Value>(&self, buffers: &[Buffers<T>], op: Op) -> Result<(), Failure> {
-        let (settings, element) = (self.run.settings, size_of::<T>() as u64);
+    fn warm_up<T: Value>(&self, buffers: &[Buffers<T>], task: Task) -> Result<(), Failure> {
+        let settings = self.run.settings;
         let doubled = |&size: &u64| size.max(1).checked_mul(2).filter(|&next| next <= settings.sweep.largest());
         for bytes in std::iter::successors(Some(settings.sweep.min), doubled) {
-            let calls = self.calls(buffers, op, (bytes / element) as usize, false)?;
+            let calls = self.calls(buffers, task, bytes, false)?;
             self.queue(settings.warmup, |iteration| calls.start(u64::from(iteration), 1))?;
         }
         self.complete()?;
@@ -148,22 +150,26 @@ impl<'a, C: Collective> Worker<'a, C> {
     fn measure_size<T: Value>(
         &self,
         buffers: &[Buffers<T>],
-        op: Op,
+        task: Task,
         bytes: u64,
         report: Option<&mut Report>,
     ) -> Result<(), Failure> {
-        let kind: Type = T::TYPE;
-        let count = bytes / kind.size_of();
+        let (kind, settings): (Type, _) = (T::TYPE, self.run.settings);
+        let op = settings.kind.reduces().then_some(task.op);
+        let root = settings.kind.has_root().then_some(task.root);
         if let Some(report) = &report {
-            report.measuring(bytes, &format!("{} {}", kind.name(), op.name()));
+            report.measuring(bytes, &format!("{} {}", kind.name(), op.map_or("", Op::name)));
         }
-        let (out_of_place, first_wrong) = self.measure_half(buffers, op, count, false)?;
-        let (in_place, other_wrong) = self.measure_half(buffers, op, count, true)?;
+        let (out_of_place, first_wrong) = self.measure_half(buffers, task, bytes, false)?;
+        let in_place =
+            settings.kind.has_in_place().then(|| self.measure_half(buffers, task, bytes, true)).transpose()?;
+        let (in_place, other_wrong) = in_place.unzip();
         match report {
             Some(report) => {
-                let bytes = count * kind.size_of();
-                report.row(&Row { bytes, count, kind, op, out_of_place, in_place })?;
-                report.wrong(first_wrong.or(other_wrong));
+                let shape = settings.kind.shape(bytes, size_of::<T>(), settings.ranks() as usize);
+                let (bytes, count) = (shape.send.max(shape.receive) as u64 * kind.size_of(), shape.count as u64);
+                report.row(&Row { bytes, count, kind, op, root, out_of_place, in_place })?;
+                report.wrong(first_wrong.or(other_wrong.flatten()));
                 Ok(())
             }
             None => Ok(()),
@@ -175,18 +181,18 @@ impl<'a, C: Collective> Worker<'a, C> {
     fn measure_half<T: Value>(
         &self,
         buffers: &[Buffers<T>],
-        op: Op,
-        count: u64,
+        task: Task,
+        bytes: u64,
         in_place: bool,
     ) -> Result<(Half, Option<String>), Failure> {
         let settings = self.run.settings;
-        let calls = self.calls(buffers, op, count as usize, in_place)?;
+        let calls = self.calls(buffers, task, bytes, in_place)?;
         calls.start(0, 1).map_err(library)?;
         self.complete()?;
         self.barrier()?;
         let mut share = self.time(&calls)?;
         for _ in 0..settings.checks {
-            share.checked += self.check(&calls, op)?;
+            share.checked += self.check(&calls, task, bytes)?;
         }
         let met = self.meet(share)?;
         let seconds = |time: fn(&Share) -> Duration| {
@@ -195,9 +201,11 @@ impl<'a, C: Collective> Worker<'a, C> {
         };
         let completed = seconds(|share| share.completed);
         let shown = if settings.cpu_time { seconds(|share| share.started) } else { completed };
-        let bytes = count * T::TYPE.size_of();
-        let ranks = u64::from(settings.ranks());
-        let (algorithm_bandwidth, bus_bandwidth) = all_reduce_bandwidth(bytes, ranks, completed);
+        let (element, ranks) = (T::TYPE.size_of(), settings.ranks());
+        let shape = settings.kind.shape(bytes, size_of::<T>(), ranks as usize);
+        let (algorithm_bandwidth, bus_bandwidth) =
+            settings.kind.bandwidth(shape.count as u64, element, u64::from(ranks), completed);
+        let bytes = shape.send.max(shape.receive) as u64 * element;
         let mut checked = Checked::default();
         met.iter().for_each(|share| checked += share.checked.clone());
         let half = Half {
@@ -212,33 +220,36 @@ impl<'a, C: Collective> Worker<'a, C> {
     }
 
     /// Calls once with inputs that were not there before, and checks what comes of it.
-    fn check<T: Value>(&self, calls: &Calls<C, T>, op: Op) -> Result<Checked, Failure> {
-        let ranks = u64::from(self.run.settings.ranks());
+    fn check<T: Value>(&self, calls: &Calls<C, T>, task: Task, bytes: u64) -> Result<Checked, Failure> {
+        let (kind, ranks) = (self.run.settings.kind, self.run.settings.ranks());
         let call = self.checks.replace(self.checks.get() + 1);
-        let recipe = Recipe { seed: call + 1, op, ranks };
-        let number = |rank: &Rank| rank.communicator.rank() as u64;
+        let recipe = Recipe { seed: call + 1, op: task.op, ranks: u64::from(ranks) };
+        let count = kind.shape(bytes, size_of::<T>(), ranks as usize).count;
+        let right = Right { kind, recipe, root: task.root, count };
+        let number = |rank: &Rank| rank.communicator.rank();
         for (rank, (send, receive)) in self.ranks.iter().zip(calls.at(call)) {
             // In place the inputs replace the poison.
-            write_poison(receive).and_then(|()| write_inputs(recipe, number(rank), send)).map_err(device)?;
+            write_poison(receive).and_then(|()| write_inputs(recipe, number(rank) as u64, send)).map_err(device)?;
         }
         calls.start(call, 1).map_err(library)?;
         self.complete()?;
-        let results: Vec<_> =
-            self.ranks.iter().zip(calls.at(call)).map(|(rank, (_, receive))| (number(rank), receive.clone())).collect();
-        check(recipe, &results).map_err(device)
+        let results = self.ranks.iter().zip(calls.at(call)).map(|(rank, (_, receive))| (number(rank), receive.clone()));
+        let results: Vec<_> = results.filter(|&(rank, _)| kind.gets(rank, task.root)).collect();
+        check(&right, &results).map_err(device)
     }
 
     fn calls<'b, T: Value>(
         &'b self,
         buffers: &[Buffers<T>],
-        op: Op,
-        count: usize,
+        task: Task,
+        bytes: u64,
         in_place: bool,
     ) -> Result<Calls<'b, C, T>, Failure> {
         let settings = self.run.settings;
+        let shape = settings.kind.shape(bytes, size_of::<T>(), settings.ranks() as usize);
         let most = settings.iterations as usize * settings.aggregated as usize;
-        let size = Size { count, shift: settings.unalign as usize, in_place };
-        Calls::new(self.run.collective, &self.ranks, buffers, op, size, most).map_err(device)
+        let size = Size { shape, shift: settings.unalign as usize, in_place };
+        Calls::new(self.run.collective, &self.ranks, buffers, (settings.kind, task), size, most).map_err(device)
     }
 }
 
