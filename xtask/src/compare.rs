@@ -19,8 +19,8 @@ use self::statistics::Series;
 /// What is measured.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// The collective; all-reduce is the only one so far
-    #[arg(long, default_value = "all-reduce", value_parser = ["all-reduce"])]
+    /// The collective, or all of them one after the other
+    #[arg(long, default_value = "all-reduce", value_parser = clap::builder::PossibleValuesParser::new(choices()))]
     collective: String,
     /// Processes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
@@ -45,6 +45,14 @@ pub struct Options {
     json: Option<PathBuf>,
 }
 
+/// The collectives that can be compared, by the names that `ferronickel perf` gives them.
+const COLLECTIVES: [&str; 9] =
+    ["all-reduce", "broadcast", "reduce", "all-gather", "reduce-scatter", "alltoall", "gather", "scatter", "sendrecv"];
+
+fn choices() -> Vec<&'static str> {
+    COLLECTIVES.into_iter().chain(["all"]).collect()
+}
+
 /// How often a size is called in a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
@@ -67,7 +75,10 @@ pub struct Times {
 
 /// Measures, and prints what came of it.
 pub fn run(options: &Options) -> Result<(), String> {
-    let sizes = sizes(options.min, options.max, options.factor)?;
+    let all: Vec<_> = COLLECTIVES.into_iter().filter(|name| [name, "all"].contains(&&*options.collective)).collect();
+    if options.json.is_some() && all.len() > 1 {
+        return Err("--json takes the times of one --collective".into());
+    }
     let mut contenders = vec![Contender::ferronickel()?];
     for name in &options.peer {
         match Contender::peer(name) {
@@ -79,18 +90,27 @@ pub fn run(options: &Options) -> Result<(), String> {
         return Err("there is nobody to compare with; install openmpi-bin and libopenmpi-dev, or mpich".into());
     }
     let copy_rate = copy_rate::measure();
+    all.iter().try_for_each(|collective| compare(options, collective, &contenders, copy_rate))
+}
+
+/// Compares one collective.
+fn compare(options: &Options, collective: &str, contenders: &[Contender], copy_rate: f64) -> Result<(), String> {
+    // what is divided among the ranks is divided into packs of 16 bytes
+    let is_whole = ["all-reduce", "broadcast", "reduce", "sendrecv"].contains(&collective);
+    let least = if is_whole { options.min } else { options.min.max(16 * u64::from(options.ranks).next_power_of_two()) };
+    let sizes = sizes(least, options.max, options.factor)?;
     let mut all: Vec<Vec<Series>> = contenders.iter().map(|_| vec![Series::default(); sizes.len()]).collect();
     for round in 0..options.rounds {
-        eprintln!("round {} of {}", round + 1, options.rounds);
+        eprintln!("{collective}, round {} of {}", round + 1, options.rounds);
         // nobody always comes first
         for turn in 0..contenders.len() {
             let which = (turn + round as usize) % contenders.len();
-            let times = contenders[which].measure(&sizes, options.ranks)?;
+            let times = contenders[which].measure(collective, &sizes, options.ranks)?;
             all[which].iter_mut().zip(times).for_each(|(series, times)| series.add(times));
         }
     }
     let names: Vec<_> = contenders.iter().map(|contender| contender.name.as_str()).collect();
-    print!("{}", table::render(options.ranks, &names, &sizes, &all, copy_rate));
+    print!("{}", table::render(collective, options.ranks, &names, &sizes, &all, copy_rate));
     match &options.json {
         Some(path) => std::fs::write(path, table::json(&names, &sizes, &all, copy_rate))
             .map_err(|error| format!("cannot write {}: {error}", path.display())),

@@ -18,10 +18,11 @@ enum Kind {
     /// The command `ferronickel`.
     Ferronickel { command: PathBuf, output: PathBuf },
     /// Our small benchmark for MPI, compiled against one library.
-    Mpi { mpirun: String, options: &'static [&'static str], program: PathBuf },
+    Mpi { mpirun: String, library: &'static Library, program: PathBuf },
 }
 
 /// An MPI library, as Debian names its commands, and what its mpirun has to be told.
+#[derive(Debug)]
 struct Library {
     name: &'static str,
     /// What `mpirun --version` says.
@@ -29,15 +30,18 @@ struct Library {
     suffix: &'static str,
     package: &'static str,
     options: &'static [&'static str],
+    /// The same, where there are more ranks than processors.
+    crowded: &'static [&'static str],
 }
 
-const LIBRARIES: [Library; 2] = [
+static LIBRARIES: [Library; 2] = [
     Library {
         name: "open-mpi",
         mark: "Open MPI",
         suffix: "openmpi",
         package: "openmpi-bin and libopenmpi-dev",
         options: &["--bind-to", "core"],
+        crowded: &["--oversubscribe", "--bind-to", "none"],
     },
     Library {
         name: "mpich",
@@ -45,6 +49,7 @@ const LIBRARIES: [Library; 2] = [
         suffix: "mpich",
         package: "mpich and libmpich-dev",
         options: &["-bind-to", "core"],
+        crowded: &["-bind-to", "none"],
     },
 ];
 
@@ -62,7 +67,7 @@ impl Contender {
 
     /// A peer by its name, with its benchmark compiled; or why it cannot be had.
     pub fn peer(name: &str) -> Result<Contender, String> {
-        let names = LIBRARIES.map(|library| library.name).join(" and ");
+        let names = LIBRARIES.each_ref().map(|library| library.name).join(" and ");
         let library = LIBRARIES.iter().find(|library| library.name == name);
         let library = library.ok_or_else(|| format!("it is not known; {names} are"))?;
         let missing = || format!("it is not installed; Debian has it in {}", library.package);
@@ -72,23 +77,29 @@ impl Contender {
         std::fs::write(&source, SOURCE).map_err(|error| format!("cannot write {}: {error}", source.display()))?;
         finish(Command::new(&mpicc).args(["-O2", "-o"]).arg(&program).arg(&source))
             .map_err(|reason| format!("its benchmark cannot be compiled, which takes {}: {reason}", library.package))?;
-        let kind = Kind::Mpi { mpirun, options: library.options, program };
+        let kind = Kind::Mpi { mpirun, library, program };
         Ok(Contender { name: name.into(), kind })
     }
 
     /// The times of all sizes, in one round.
-    pub fn measure(&self, sizes: &[Size], ranks: u32) -> Result<Vec<Times>, String> {
+    pub fn measure(&self, collective: &str, sizes: &[Size], ranks: u32) -> Result<Vec<Times>, String> {
         let found = match &self.kind {
             Kind::Ferronickel { command, output } => {
                 let mut found = BTreeMap::new();
                 for sizes in sizes.chunk_by(|a, b| a.iterations == b.iterations && a.bytes * 2 == b.bytes) {
-                    found.extend(perf(command, output, sizes, ranks)?);
+                    found.extend(perf(command, collective, output, sizes, ranks)?);
                 }
                 found
             }
-            Kind::Mpi { mpirun, options, program } => {
+            Kind::Mpi { mpirun, library, program } => {
                 let mut command = Command::new(mpirun);
-                command.args(*options).args(["-np", &ranks.to_string()]).arg(program);
+                let processors = std::thread::available_parallelism().map_or(1, usize::from);
+                let is_crowded = ranks as usize > processors;
+                command
+                    .args(if is_crowded { library.crowded } else { library.options })
+                    .args(["-np", &ranks.to_string()])
+                    .arg(program)
+                    .arg(collective);
                 // who runs this as root means it
                 command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
                 for size in sizes {
@@ -119,11 +130,17 @@ fn find(library: &Library) -> Option<[String; 2]> {
 }
 
 /// Runs our benchmark for sizes that double and are called equally often.
-fn perf(command: &Path, output: &Path, sizes: &[Size], ranks: u32) -> Result<BTreeMap<u64, Times>, String> {
+fn perf(
+    command: &Path,
+    collective: &str,
+    output: &Path,
+    sizes: &[Size],
+    ranks: u32,
+) -> Result<BTreeMap<u64, Times>, String> {
     let (Some(first), Some(last)) = (sizes.first(), sizes.last()) else { return Ok(BTreeMap::new()) };
     let _ = std::fs::remove_file(output);
     let mut run = Command::new(command);
-    run.args(["run", "-n", &ranks.to_string(), "--"]).arg(command).args(["perf", "all-reduce", "-z", "2", "-c", "0"]);
+    run.args(["run", "-n", &ranks.to_string(), "--"]).arg(command).args(["perf", collective, "-z", "2", "-c", "0"]);
     for (option, number) in
         [("-b", first.bytes), ("-e", last.bytes), ("-f", 2), ("-n", first.iterations), ("-w", first.warmup)]
     {
@@ -138,7 +155,9 @@ fn our_times(text: &str) -> Result<BTreeMap<u64, Times>, String> {
     let report: serde_json::Value = serde_json::from_str(text).map_err(|error| format!("results of perf: {error}"))?;
     let row = |row: &serde_json::Value| {
         let time = |way: &str| row[way]["time"].as_f64();
-        Some((row["size"].as_u64()?, Times { apart: time("out_of_place")?, in_place: time("in_place")? }))
+        let apart = time("out_of_place")?;
+        // where there is no such call in place, the other stands for it, as it does with the peers
+        Some((row["size"].as_u64()?, Times { apart, in_place: time("in_place").unwrap_or(apart) }))
     };
     let rows = report["results"].as_array().map(|rows| rows.iter().map(row).collect::<Option<_>>());
     rows.flatten().ok_or_else(|| "results of perf without sizes and times".into())

@@ -14,9 +14,16 @@ const MEAN_TO: u64 = 16 << 20;
 const HARDLY: f64 = 10.0;
 
 /// The tables, one for each way to call, each followed by the means and by what limits each range.
-pub fn render(ranks: u32, names: &[&str], sizes: &[Size], all: &[Vec<Series>], copy_rate: f64) -> String {
+pub fn render(
+    collective: &str,
+    ranks: u32,
+    names: &[&str],
+    sizes: &[Size],
+    all: &[Vec<Series>],
+    copy_rate: f64,
+) -> String {
     let mut text = format!(
-        "# all-reduce, float32 sum, {ranks} processes; microseconds a call, the median of {} rounds\n\
+        "# {collective}, float32, {ranks} processes; microseconds a call, the median of {} rounds\n\
          # one core copies {:.1} GB/s\n",
         all[0].first().map_or(0, |series| series.apart.len()),
         copy_rate / 1e9
@@ -137,6 +144,6 @@ mod tests {
         let ours = vec![series([0.5, 0.6]), series([40.0, 50.0]), series([1500.0, 1700.0])];
         let theirs = vec![series([0.4, 0.45]), series([45.0, 90.0]), series([9000.0, 9100.0])];
         let sizes = [size(8), size(65_536), size(16 << 20)];
-        insta::assert_snapshot!(render(2, &["ferronickel", "mpich"], &sizes, &[ours, theirs], 10e9));
+        insta::assert_snapshot!(render("all-reduce", 2, &["ferronickel", "mpich"], &sizes, &[ours, theirs], 10e9));
     }
 }
