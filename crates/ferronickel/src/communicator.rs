@@ -105,7 +105,9 @@ impl Communicator {
         self.inner.abort();
     }
 
-    /// What stopped the communicator, if something did.
+    /// What stopped the communicator, if something did. It may be asked again and again: as long as nothing has stopped the
+    /// communicator it costs a look at memory. Once another process has given the word to stop, it may take up to two
+    /// seconds until that process's reason is here.
     pub fn async_error(&self) -> Option<Error> {
         self.inner.failure()
     }
