@@ -14,6 +14,8 @@ mod job;
 mod links;
 #[path = "support/machine.rs"]
 mod machine;
+#[path = "support/over_links.rs"]
+mod over_links;
 #[path = "support/rank.rs"]
 mod rank;
 #[path = "../../ferronickel/src/device/shape.rs"]

@@ -15,6 +15,8 @@ mod links;
 mod machine;
 #[path = "loom/memory.rs"]
 mod memory;
+#[path = "support/over_links.rs"]
+mod over_links;
 #[path = "support/rank.rs"]
 mod rank;
 #[path = "loom/scenario.rs"]

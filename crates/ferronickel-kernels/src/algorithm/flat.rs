@@ -9,7 +9,7 @@ use crate::element::Element;
 use crate::protocol::{Link, PassOn, Peers, Step, Wire};
 use crate::reduce::Reduce;
 
-/// What a launch needs.
+/// What a launch over links between any two ranks needs.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Arguments<E> {

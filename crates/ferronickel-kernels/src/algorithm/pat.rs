@@ -10,27 +10,8 @@ use crate::element::Element;
 use crate::protocol::{Link, Links, PassOn, Step, Wire};
 use crate::reduce::Reduce;
 
-/// What a launch of PAT needs.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Arguments<E> {
-    /// This rank's elements.
-    pub send: *const E,
-    /// Where the result goes.
-    pub receive: *mut E,
-    /// Elements: for all-gather those of one rank, for reduce-scatter those of one result.
-    pub count: usize,
-    /// For each rank, the link from it.
-    pub from: *mut Link,
-    /// For each rank, the link to it.
-    pub to: *mut Link,
-    /// Elements between what belongs to one rank and to the next, in the buffer that has something for each.
-    pub stride: usize,
-    /// This rank.
-    pub rank: u32,
-    /// All ranks.
-    pub ranks: u32,
-}
+/// What a launch of PAT needs; the root is not used.
+pub use super::flat::Arguments;
 
 /// The links of a rank to its children, or from them, in the tree in which it is `offset` places after the root.
 #[derive(Clone, Copy)]

@@ -1,17 +1,15 @@
 //! A rank of a communicator: its memory, its counters, and the one place from which every algorithm is called.
 
 use crate::links::{FLAGS, flag};
-use crate::shape::{double_binary_tree, rooted_tree};
 use ferronickel_kernels::algorithm::exchange::{Transfer, exchange};
-use ferronickel_kernels::algorithm::hierarchical::{self, Across};
+use ferronickel_kernels::algorithm::one_shot;
 use ferronickel_kernels::algorithm::two_shot::direct::{self, Outcome};
 use ferronickel_kernels::algorithm::two_shot::staged;
-use ferronickel_kernels::algorithm::{flat, one_shot, pat, ring, tree};
 use ferronickel_kernels::block::{Block, Reduction, Stop};
 use ferronickel_kernels::element::Element;
 use ferronickel_kernels::protocol::ll::{self, LowLatency};
 use ferronickel_kernels::protocol::simple::{self, Simple};
-use ferronickel_kernels::protocol::{CallContext, FLAG_STRIDE, Lending, Link, NOT_SHARED, SLOTS, Wire};
+use ferronickel_kernels::protocol::{CallContext, FLAG_STRIDE, Lending, Link, NOT_SHARED, SLOTS};
 use ferronickel_kernels::reduce::Reduce;
 
 /// Every way to all-reduce.
@@ -160,7 +158,7 @@ pub struct Data<E> {
 /// Runs `f` in a frame of its own: what is not optimised keeps every kernel of a function on the stack at once, and a model
 /// checker's threads have small ones.
 #[inline(never)]
-fn on_its_own<T>(f: impl FnOnce() -> T) -> T {
+pub fn on_its_own<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
@@ -172,7 +170,8 @@ pub struct Rank<B> {
     pub rank: usize,
     /// The number of the last call.
     pub epoch: u64,
-    shape: Shape,
+    /// What all ranks agree on.
+    pub shape: Shape,
     areas: Areas,
     bases: Vec<*mut u8>,
     links: *mut Link,
@@ -395,224 +394,6 @@ impl<B: Block> Rank<B> {
         // SAFETY: the caller's promise
         self.stage_step = unsafe { on_its_own(|| staged::all_reduce(self.block, op, &arguments))? };
         Ok(())
-    }
-
-    unsafe fn over_links<E: Element, R: Reduce<E>>(
-        &self,
-        wire: impl Wire<B>,
-        is_ll: bool,
-        what: Collective,
-        how: Algorithm,
-        op: R,
-        data: Data<E>,
-    ) -> Result<(), Stop> {
-        // SAFETY: the caller's promise
-        unsafe {
-            match how {
-                Algorithm::RingLl | Algorithm::RingSimple => self.ring(wire, is_ll, what, op, data),
-                Algorithm::FlatLl | Algorithm::FlatSimple => self.flat(wire, is_ll, what, op, data),
-                Algorithm::HierarchicalRing => self.hierarchical(wire, Across::Ring, op, data),
-                Algorithm::HierarchicalTree => self.hierarchical(wire, Across::Tree, op, data),
-                _ if matches!(what, Collective::AllGather | Collective::ReduceScatter) => {
-                    self.pat(wire, is_ll, what, op, data)
-                }
-                _ => self.tree(wire, is_ll, what, op, data),
-            }
-        }
-    }
-
-    unsafe fn ring<E: Element, R: Reduce<E>>(
-        &self,
-        wire: impl Wire<B>,
-        is_ll: bool,
-        what: Collective,
-        op: R,
-        data: Data<E>,
-    ) -> Result<(), Stop> {
-        let ranks = self.shape.ranks;
-        // not in the order of the ranks: 0, n - 1, n - 2, ...
-        let order: Vec<_> = (0..ranks).map(|place| ((ranks - place) % ranks) as u32).collect();
-        let place = |rank: usize| (ranks - rank) % ranks;
-        let position = place(self.rank);
-        let at = |place: usize| order[place % ranks] as usize;
-        let (from, to) = self.tables(is_ll);
-        let root = match what {
-            Collective::Broadcast(root) | Collective::Reduce(root) => root,
-            _ => 0,
-        };
-        let a = ring::Arguments {
-            send: data.send,
-            receive: data.receive,
-            count: data.count,
-            from_previous: from.wrapping_add(at(position + ranks - 1)),
-            to_next: to.wrapping_add(at(position + 1)),
-            order: order.as_ptr(),
-            stride: data.count,
-            position: position as u32,
-            root: place(root) as u32,
-            ranks: ranks as u32,
-        };
-        // SAFETY: the caller's promise
-        unsafe {
-            match what {
-                Collective::Broadcast(_) => on_its_own(|| ring::broadcast(wire, &a)),
-                Collective::Reduce(_) => on_its_own(|| ring::reduce(wire, op, &a)),
-                Collective::AllGather => on_its_own(|| ring::all_gather(wire, &a)),
-                Collective::ReduceScatter => on_its_own(|| ring::reduce_scatter(wire, op, &a)),
-                _ => on_its_own(|| ring::all_reduce(wire, op, &a)),
-            }
-        }
-    }
-
-    unsafe fn flat<E: Element, R: Reduce<E>>(
-        &self,
-        wire: impl Wire<B>,
-        is_ll: bool,
-        what: Collective,
-        op: R,
-        data: Data<E>,
-    ) -> Result<(), Stop> {
-        let (from, to) = self.tables(is_ll);
-        let root = match what {
-            Collective::Broadcast(root) | Collective::Reduce(root) => root,
-            _ => 0,
-        };
-        let a = flat::Arguments {
-            send: data.send,
-            receive: data.receive,
-            count: data.count,
-            from,
-            to,
-            stride: data.count,
-            rank: self.rank as u32,
-            root: root as u32,
-            ranks: self.shape.ranks as u32,
-        };
-        // SAFETY: the caller's promise
-        unsafe {
-            match what {
-                Collective::Broadcast(_) => on_its_own(|| flat::broadcast(wire, &a)),
-                Collective::Reduce(_) => on_its_own(|| flat::reduce(wire, op, &a)),
-                Collective::AllGather => on_its_own(|| flat::all_gather(wire, &a)),
-                Collective::ReduceScatter => on_its_own(|| flat::reduce_scatter(wire, op, &a)),
-                _ => on_its_own(|| flat::all_reduce(wire, op, &a)),
-            }
-        }
-    }
-
-    unsafe fn pat<E: Element, R: Reduce<E>>(
-        &self,
-        wire: impl Wire<B>,
-        is_ll: bool,
-        what: Collective,
-        op: R,
-        data: Data<E>,
-    ) -> Result<(), Stop> {
-        let (from, to) = self.tables(is_ll);
-        let a = pat::Arguments {
-            send: data.send,
-            receive: data.receive,
-            count: data.count,
-            from,
-            to,
-            stride: data.count,
-            rank: self.rank as u32,
-            ranks: self.shape.ranks as u32,
-        };
-        // SAFETY: the caller's promise
-        unsafe {
-            match what {
-                Collective::AllGather => on_its_own(|| pat::all_gather(wire, &a)),
-                _ => on_its_own(|| pat::reduce_scatter(wire, op, &a)),
-            }
-        }
-    }
-
-    /// The links of a place in a tree.
-    fn node(&self, is_ll: bool, place: crate::shape::TreePlace) -> tree::Node {
-        let (from, to) = self.tables(is_ll);
-        let along =
-            |table: *mut Link, rank: Option<usize>| rank.map_or(std::ptr::null_mut(), |rank| table.wrapping_add(rank));
-        tree::Node {
-            to_parent: along(to, place.parent),
-            from_parent: along(from, place.parent),
-            from_children: place.children.map(|child| along(from, child)),
-            to_children: place.children.map(|child| along(to, child)),
-        }
-    }
-
-    unsafe fn tree<E: Element, R: Reduce<E>>(
-        &self,
-        wire: impl Wire<B>,
-        is_ll: bool,
-        what: Collective,
-        op: R,
-        data: Data<E>,
-    ) -> Result<(), Stop> {
-        let (rank, ranks) = (self.rank, self.shape.ranks);
-        let places = match what {
-            Collective::Broadcast(root) | Collective::Reduce(root) => [rooted_tree(ranks, rank, root); 2],
-            _ => double_binary_tree(ranks, rank),
-        };
-        let trees = places.map(|place| self.node(is_ll, place));
-        let a = tree::Arguments { send: data.send, receive: data.receive, count: data.count, trees };
-        // SAFETY: the caller's promise
-        unsafe {
-            match what {
-                Collective::Broadcast(_) => on_its_own(|| tree::broadcast(wire, &a)),
-                Collective::Reduce(_) => on_its_own(|| tree::reduce(wire, op, &a)),
-                _ => on_its_own(|| tree::all_reduce(wire, op, &a)),
-            }
-        }
-    }
-
-    /// Two nodes: the first third of the ranks, at least one, and the others.
-    unsafe fn hierarchical<E: Element, R: Reduce<E>>(
-        &self,
-        wire: impl Wire<B>,
-        across: Across,
-        op: R,
-        data: Data<E>,
-    ) -> Result<(), Stop> {
-        let (rank, ranks) = (self.rank, self.shape.ranks);
-        let first = ranks.div_ceil(3);
-        let owners = first.min(ranks - first);
-        let position = (rank >= first) as usize;
-        let start = position * first;
-        let locals = if position == 0 { first } else { ranks - first };
-        let local: Vec<_> = (start..start + locals).map(|rank| rank as u32).collect();
-        let index = rank - start;
-        // the owner of the same share on the other node
-        let other = if position == 0 { first + index } else { index };
-        let (from, to) = self.tables(false);
-        let is_owner = index < owners;
-        let trees = match is_owner {
-            true => double_binary_tree(2, position).map(|place| {
-                let rank = |node: usize| if node == position { rank } else { other };
-                self.node(false, place.map(rank))
-            }),
-            false => [self.node(false, Default::default()); 2],
-        };
-        let null = std::ptr::null_mut();
-        let (from_previous, to_next) =
-            if is_owner { (from.wrapping_add(other), to.wrapping_add(other)) } else { (null, null) };
-        let a = hierarchical::Arguments {
-            send: data.send,
-            receive: data.receive,
-            count: data.count,
-            from,
-            to,
-            local: local.as_ptr(),
-            locals: locals as u32,
-            index: index as u32,
-            owners: owners as u32,
-            nodes: 2,
-            across,
-            ring: hierarchical::Neighbours { from_previous, to_next, position: position as u32 },
-            trees,
-        };
-        // SAFETY: the caller's promise
-        unsafe { on_its_own(|| hierarchical::all_reduce(wire, op, &a)) }
     }
 
     /// Moves messages, in the order in which they are along each link.

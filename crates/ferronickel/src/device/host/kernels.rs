@@ -386,10 +386,9 @@ impl<'a, E: Element> Typed<'a, E> {
         }
     }
 
-    /// # Safety
-    /// As for the kernels.
-    unsafe fn pat(&self, wire: impl Wire<HostBlock<'a>>, links: &LinkTable) -> Result<(), Stop> {
-        let a = pat::Arguments {
+    /// What algorithms over the links between any two ranks need.
+    fn over_links(&self, links: &LinkTable) -> flat::Arguments<E> {
+        flat::Arguments {
             send: self.send,
             receive: self.receive,
             count: self.work.count,
@@ -397,8 +396,15 @@ impl<'a, E: Element> Typed<'a, E> {
             to: links.outgoing(),
             stride: self.work.count,
             rank: self.context.rank as u32,
+            root: self.work.root as u32,
             ranks: self.context.ranks as u32,
-        };
+        }
+    }
+
+    /// # Safety
+    /// As for the kernels.
+    unsafe fn pat(&self, wire: impl Wire<HostBlock<'a>>, links: &LinkTable) -> Result<(), Stop> {
+        let a = self.over_links(links);
         // SAFETY: the caller's promise
         unsafe {
             match self.work.collective {
@@ -411,17 +417,7 @@ impl<'a, E: Element> Typed<'a, E> {
     /// # Safety
     /// As for the kernels.
     unsafe fn flat(&self, wire: impl Wire<HostBlock<'a>>, links: &LinkTable) -> Result<(), Stop> {
-        let a = flat::Arguments {
-            send: self.send,
-            receive: self.receive,
-            count: self.work.count,
-            from: links.incoming(),
-            to: links.outgoing(),
-            stride: self.work.count,
-            rank: self.context.rank as u32,
-            root: self.work.root as u32,
-            ranks: self.context.ranks as u32,
-        };
+        let a = self.over_links(links);
         // SAFETY: the caller's promise
         unsafe {
             match self.work.collective {
