@@ -276,25 +276,26 @@ struct Joining<'a> {
 }
 
 /// What the ranks agreed upon.
-struct Agreed {
-    roads: Arc<Roads>,
-    layout: Layout,
-    planner: Planner,
-    connected: Connected,
+pub(super) struct Agreed {
+    pub roads: Arc<Roads>,
+    pub layout: Layout,
+    /// For each channel, the ranks in ring order.
+    pub rings: Vec<Vec<usize>>,
 }
 
 impl Joining<'_> {
     fn run(&mut self, vigil: Vigil) -> Result<Communicator> {
         let Coming { id, size, rank, device, config, api, began, .. } = *self.coming;
         let met = Instant::now();
-        let Agreed { roads, layout, planner, connected } = self.agree_on_roads(vigil)?;
+        let (agreed, planner, connected) = self.agree_on_roads(vigil)?;
+        let (roads, layout) = (&agreed.roads, &agreed.layout);
         let decisions: Arc<[Decision]> = roads.pairs_of(rank).map(|(from, to)| roads.decision(from, to)).collect();
         let arenas: Vec<_> = (0..size).map(|rank| self.member.session().arena_of(rank)).collect();
         let keep = connected.regions.into_iter().chain(arenas.iter().flatten().cloned()).collect();
         let context = RankContext {
             rank,
             ranks: size,
-            spins: self.spins(&roads),
+            spins: self.spins(roads),
             crowded: AtomicU32::new(0),
             capacities: layout.capacities,
             arenas: arenas
@@ -323,7 +324,7 @@ impl Joining<'_> {
             finalized: AtomicBool::new(false),
             calls: Lock::default(),
         };
-        inner.log_connected(&roads, &layout, &self.peers, &self.interface);
+        inner.log_connected(&agreed, &self.peers, &self.interface);
         // nobody calls before everybody is ready
         self.member.all_gather(Plain(()))?;
         self.member.complete();
@@ -349,7 +350,7 @@ impl Joining<'_> {
     }
 
     /// Chooses roads and connects; roads that turn out broken are closed, and the rest is tried again.
-    fn agree_on_roads(&self, vigil: Vigil) -> Result<Agreed> {
+    fn agree_on_roads(&self, vigil: Vigil) -> Result<(Agreed, Planner, Connected)> {
         let Coming { id, size, rank, config, timeout, .. } = *self.coming;
         let presences: Vec<_> = self.peers.iter().map(|peer| peer.presence.clone()).collect();
         let unshared = mesh::connect(&self.member, &presences, self.door.as_ref(), vigil)?;
@@ -363,7 +364,7 @@ impl Joining<'_> {
             let buffer = config.integer(&variables::BUFFSIZE).value.unsigned_abs() as usize;
             let layout = Layout::new(size, count, direct.is_ok(), buffer);
             let planner = Planner::new(config, &roads, direct, count, self.costs())?;
-            let rings = vec![(0..size).collect(); count];
+            let rings = vec![(0..size).collect::<Vec<_>>(); count];
             let request = Request {
                 member: &self.member,
                 rank,
@@ -377,7 +378,7 @@ impl Joining<'_> {
                 sockets,
             };
             match request.attempt()? {
-                Attempt::Connected(connected) => return Ok(Agreed { roads, layout, planner, connected }),
+                Attempt::Connected(connected) => return Ok((Agreed { roads, layout, rings }, planner, connected)),
                 Attempt::Broken(found) => faults.broken.extend(found),
             }
         }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Once;
 use std::time::Instant;
 
+use super::init::Agreed;
 use super::{Inner, UniqueId};
 use crate::bootstrap::interfaces::Choice;
 use crate::config::variables;
@@ -11,7 +12,7 @@ use crate::device::Device;
 use crate::diagnostics::log::{self, Level, Subsys, info, version};
 use crate::group::CollectiveCall;
 use crate::plan::{Plan, names};
-use crate::transport::layout::Layout;
+use crate::transport::connect::Neighbours;
 use crate::transport::{PeerInfo, Roads, Transport};
 
 /// The version of NCCL whose interface and log this library follows.
@@ -62,7 +63,8 @@ pub(super) fn log_interface(device: &Device, choice: &Choice) {
 
 impl Inner {
     /// The place of a rank among all: what init connected.
-    pub(super) fn log_connected(&self, roads: &Roads, layout: &Layout, peers: &[PeerInfo], interface: &str) {
+    pub(super) fn log_connected(&self, agreed: &Agreed, peers: &[PeerInfo], interface: &str) {
+        let Agreed { roads, layout, rings, .. } = agreed;
         if roads.node_mates(self.rank).next() == Some(self.rank) {
             self.announce_slower_road(roads);
         }
@@ -83,20 +85,18 @@ impl Inner {
             roads.node_mates(rank).count(),
             roads.node_mates(rank).take_while(|&mate| mate < rank).count(),
         );
-        for channel in 0..layout.channels {
-            if rank == 0 {
-                info!(device, Subsys::INIT, "Channel {channel:02}/{:02} :{}", layout.channels, ring_order(size));
-            }
+        for (channel, ring) in rings.iter().enumerate().filter(|_| rank == 0) {
+            info!(device, Subsys::INIT, "Channel {channel:02}/{:02} :{}", layout.channels, ring_order(ring));
         }
-        for channel in 0..layout.channels {
-            let (previous, next) = ((rank + size - 1) % size, (rank + 1) % size);
+        for (channel, ring) in rings.iter().enumerate() {
+            let Neighbours { previous, next, .. } = Neighbours::on(ring, rank);
             info!(device, Subsys::GRAPH, "Ring {channel:02} : {previous} -> {rank} -> {next}");
         }
         for decision in &*self.context.decisions {
             info!(device, Subsys::GRAPH, "Road {decision}");
         }
-        for channel in 0..layout.channels {
-            self.log_channel(channel, roads, layout, peers);
+        for (channel, ring) in rings.iter().enumerate() {
+            self.log_channel(channel, &Neighbours::on(ring, rank), agreed, peers);
         }
         if size > 1 {
             info!(device, Subsys::INIT, "Connected all rings, use ring PXN 0 GDR 0");
@@ -116,9 +116,9 @@ impl Inner {
     }
 
     /// One line for each connection that the channel has from this rank, and for those that a socket brings to it.
-    fn log_channel(&self, channel: usize, roads: &Roads, layout: &Layout, peers: &[PeerInfo]) {
+    fn log_channel(&self, channel: usize, neighbours: &Neighbours, agreed: &Agreed, peers: &[PeerInfo]) {
         let (rank, size, device) = (self.rank, self.size, self.device.index());
-        let (previous, next) = ((rank + size - 1) % size, (rank + 1) % size);
+        let (Agreed { roads, layout, .. }, &Neighbours { previous, next, .. }) = (agreed, neighbours);
         let label = |rank: usize| peers[rank].label();
         if size > 1 && roads.transport(previous, rank) == Transport::Net {
             let (from, to) = (label(previous), label(rank));
@@ -256,15 +256,28 @@ impl Inner {
 }
 
 /// ` 0 1 2 ...`, as NCCL prints a ring: numbers of equal width, cut when the line grows long.
-fn ring_order(size: usize) -> String {
+fn ring_order(ring: &[usize]) -> String {
     const LONGEST: usize = 128;
-    let width = (size - 1).to_string().len();
+    let width = (ring.len() - 1).to_string().len();
     let mut order = String::new();
-    for rank in 0..size {
+    for rank in ring {
         let _ = write!(order, " {rank:width$}");
         if order.len() > LONGEST {
             return order + " ...";
         }
     }
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_printed_in_its_order_and_cut_when_it_is_long() {
+        assert_eq!(ring_order(&[0]), " 0");
+        assert_eq!(ring_order(&[3, 1, 10, 0, 2, 4, 5, 6, 7, 8, 9]), "  3  1 10  0  2  4  5  6  7  8  9");
+        let long = ring_order(&(0..100).collect::<Vec<_>>());
+        assert!(long.starts_with("  0  1  2") && long.ends_with(" 42 ..."), "{long}");
+    }
 }

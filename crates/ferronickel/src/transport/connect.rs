@@ -141,10 +141,7 @@ impl Request<'_> {
     }
 
     fn neighbours(&self, channel: usize) -> Neighbours {
-        let ring = &self.rings[channel];
-        let position = ring.iter().position(|&rank| rank == self.rank).expect("a ring passes through every rank");
-        let at = |step: usize| ring[(position + step) % ring.len()];
-        Neighbours { position, previous: at(ring.len() - 1), next: at(1) }
+        Neighbours::on(&self.rings[channel], self.rank)
     }
 
     /// Sends a pattern along every road through memory, has it answered, and looks whether both came right. The
@@ -226,10 +223,19 @@ impl Request<'_> {
 }
 
 /// A rank's place on a ring.
-struct Neighbours {
-    position: usize,
-    previous: usize,
-    next: usize,
+pub(crate) struct Neighbours {
+    pub position: usize,
+    pub previous: usize,
+    pub next: usize,
+}
+
+impl Neighbours {
+    /// The place of `rank` on `ring`, which names the ranks in the order in which data passes through them.
+    pub fn on(ring: &[usize], rank: usize) -> Neighbours {
+        let position = ring.iter().position(|&other| other == rank).expect("a ring passes through every rank");
+        let at = |step: usize| ring[(position + step) % ring.len()];
+        Neighbours { position, previous: at(ring.len() - 1), next: at(1) }
+    }
 }
 
 /// What `from` sends to `to` when it tries the road: never zero, and different everywhere.
@@ -261,6 +267,18 @@ pub(crate) mod faults {
 mod tests {
     use super::*;
     use crate::{Communicator, Config, Device, RedOp, UniqueId, group};
+
+    #[test]
+    fn neighbours_are_those_beside_a_rank_on_its_ring() {
+        let ring = [2, 0, 3, 1];
+        let place = |rank| {
+            let Neighbours { position, previous, next } = Neighbours::on(&ring, rank);
+            (position, previous, next)
+        };
+        assert_eq!([2, 0, 3, 1].map(place), [(0, 1, 0), (1, 2, 3), (2, 0, 1), (3, 3, 2)]);
+        let Neighbours { previous, next, .. } = Neighbours::on(&[0], 0);
+        assert_eq!((previous, next), (0, 0));
+    }
 
     /// Two ranks over roads of which some garble what they carry; they must still add right.
     fn add_over(broken: &[Transport]) -> Vec<String> {
